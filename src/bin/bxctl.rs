@@ -1,0 +1,3 @@
+//! The terminal client.
+
+fn main() {}

@@ -1,0 +1,242 @@
+//! A record as a line of a log.
+//!
+//! ```text
+//! {"prev":"<64 hex>","type":"<kind>", …the record's fields… ,"crc":"<8 hex>"}\n
+//! {"prev":"<64 hex>","more":<n>,"type":"<kind>", … ,"crc":"<8 hex>"}\n
+//! ```
+//!
+//! `prev` is the SHA-256 of the line before, newline included. `crc` is the CRC-32 (IEEE) of all bytes
+//! before `,"crc":`, so that damage to the last line, which no `prev` covers yet, is found as well.
+//! `more` stands on lines written in one durable append with `n` further lines behind them. The order
+//! of the envelope's keys is fixed, and a line written in any other way is refused.
+
+use std::fmt;
+
+use memchr::memmem;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::{
+    Approval, AssistantMessage, Digest, LogRecord, Named, SessionStart, ToolResult, ToolStart, TurnEnd,
+    UsageRecord, UserMessage,
+};
+
+const PREV: &[u8] = b"{\"prev\":\"";
+const MORE: &[u8] = b"\",\"more\":";
+const TYPE: &[u8] = b"\"type\":\"";
+const CRC: &[u8] = b",\"crc\":\"";
+const END: &[u8] = b"\"}\n";
+/// `,"crc":"` + 8 digits + `"}` + newline
+const TRAILER: usize = CRC.len() + 8 + END.len();
+
+/// A line, read.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Line {
+    /// The digest of the line before.
+    pub prev: Digest,
+    /// How many further lines were written in the same append.
+    pub more: u32,
+    /// The record.
+    pub record: LogRecord,
+}
+
+/// What is wrong with a line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LineError {
+    /// It does not end in a newline.
+    Unterminated {
+        /// How long it is.
+        bytes: usize,
+    },
+    /// It is empty, or holds NUL bytes, or does not begin or end as a line does.
+    NotALine(String),
+    /// Its checksum is another.
+    Checksum {
+        /// What the line says.
+        stored: String,
+        /// What its bytes give.
+        computed: String,
+    },
+    /// A kind of record that this version does not know.
+    UnknownKind(String),
+    /// A whole line, but not a record of its kind.
+    Record(String),
+}
+
+impl fmt::Display for LineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unterminated { bytes } => write!(f, "{bytes} bytes without a newline at the end"),
+            Self::NotALine(why) => write!(f, "not a record: {why}"),
+            Self::Checksum { stored, computed } => {
+                write!(f, "its checksum says {stored}, its bytes give {computed}")
+            }
+            Self::UnknownKind(kind) => {
+                write!(f, "a record of the unknown kind {kind:?}, written by a newer version")
+            }
+            Self::Record(why) => write!(f, "not a whole record: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for LineError {}
+
+/// Encodes a record as one line, newline included, and reads the result back to be sure that it can be
+/// read.
+///
+/// # Errors
+/// A record that would not come back the same.
+pub fn encode_line(prev: Digest, more: u32, record: &LogRecord) -> Result<Vec<u8>, serde_json::Error> {
+    let mut line = Vec::with_capacity(512);
+    line.extend_from_slice(PREV);
+    line.extend_from_slice(&prev.to_hex());
+    if more > 0 {
+        line.extend_from_slice(MORE);
+        line.extend_from_slice(more.to_string().as_bytes());
+        line.push(b',');
+    } else {
+        line.extend_from_slice(b"\",");
+    }
+    line.extend_from_slice(TYPE);
+    line.extend_from_slice(record.kind().as_bytes());
+    line.extend_from_slice(b"\",");
+    match record {
+        LogRecord::SessionStart(r) => fields(&mut line, r),
+        LogRecord::UserMessage(r) => fields(&mut line, r),
+        LogRecord::AssistantMessage(r) => fields(&mut line, r),
+        LogRecord::ToolStart(r) => fields(&mut line, r),
+        LogRecord::ToolResult(r) => fields(&mut line, r),
+        LogRecord::Approval(r) => fields(&mut line, r),
+        LogRecord::Named(r) => fields(&mut line, r),
+        LogRecord::Usage(r) => fields(&mut line, r),
+        LogRecord::TurnEnd(r) => fields(&mut line, r),
+    }?;
+    let crc = crc32fast::hash(&line);
+    line.extend_from_slice(CRC);
+    line.extend_from_slice(format!("{crc:08x}").as_bytes());
+    line.extend_from_slice(END);
+    match Line::decode(&line) {
+        Ok(back) if back.record == *record => Ok(line),
+        Ok(_) => Err(serde::ser::Error::custom("the record reads back as another one")),
+        Err(e) => Err(serde::ser::Error::custom(format!("the record cannot be read back: {e}"))),
+    }
+}
+
+/// Appends `"a":…,"b":…` without the braces.
+fn fields<T: Serialize>(line: &mut Vec<u8>, record: &T) -> Result<(), serde_json::Error> {
+    let at = line.len();
+    serde_json::to_writer(&mut *line, record)?;
+    if line.get(at) == Some(&b'{') && line.last() == Some(&b'}') {
+        line.remove(at);
+        line.pop();
+    }
+    Ok(())
+}
+
+impl Line {
+    /// Reads one line, newline included.
+    ///
+    /// # Errors
+    /// What is wrong with it; nothing is skipped or guessed.
+    pub fn decode(line: &[u8]) -> Result<Self, LineError> {
+        let Envelope { prev, more, kind, body } = Envelope::read(line)?;
+        let record = match kind {
+            b"session_start" => LogRecord::SessionStart(parse::<SessionStart>(body)?),
+            b"user_message" => LogRecord::UserMessage(parse::<UserMessage>(body)?),
+            b"assistant_message" => LogRecord::AssistantMessage(parse::<AssistantMessage>(body)?),
+            b"tool_start" => LogRecord::ToolStart(parse::<ToolStart>(body)?),
+            b"tool_result" => LogRecord::ToolResult(parse::<ToolResult>(body)?),
+            b"approval" => LogRecord::Approval(parse::<Approval>(body)?),
+            b"named" => LogRecord::Named(parse::<Named>(body)?),
+            b"usage" => LogRecord::Usage(parse::<UsageRecord>(body)?),
+            b"turn_end" => LogRecord::TurnEnd(parse::<TurnEnd>(body)?),
+            other => return Err(LineError::UnknownKind(String::from_utf8_lossy(other).into_owned())),
+        };
+        Ok(Self { prev, more, record })
+    }
+}
+
+/// What stands around a record's fields.
+struct Envelope<'a> {
+    prev: Digest,
+    more: u32,
+    kind: &'a [u8],
+    /// The fields' text, without braces.
+    body: &'a [u8],
+}
+
+impl<'a> Envelope<'a> {
+    /// Checks the envelope and the checksum.
+    fn read(line: &'a [u8]) -> Result<Self, LineError> {
+        let Some((b'\n', rest)) = line.split_last() else {
+            return Err(LineError::Unterminated { bytes: line.len() });
+        };
+        if let Some(nul) = memchr::memchr(0, rest) {
+            let count = memchr::memchr_iter(0, rest).count();
+            return Err(LineError::NotALine(format!(
+                "{count} NUL bytes, the first at byte {nul} of the line"
+            )));
+        }
+        let not = |why: &str| Err(LineError::NotALine(why.to_owned()));
+        if rest.is_empty() {
+            return not("an empty line");
+        }
+        let Some((summed, trailer)) =
+            line.len().checked_sub(TRAILER).and_then(|at| line.split_at_checked(at))
+        else {
+            return not("too short to be a line");
+        };
+        let stored = trailer.strip_prefix(CRC).and_then(|t| t.strip_suffix(END));
+        let Some(stored) = stored else {
+            return not("it does not end in a checksum");
+        };
+        let computed = format!("{:08x}", crc32fast::hash(summed));
+        if stored != computed.as_bytes() {
+            let stored = String::from_utf8_lossy(stored).into_owned();
+            return Err(LineError::Checksum { stored, computed });
+        }
+        let Some((hex, rest)) = summed.strip_prefix(PREV).and_then(|r| r.split_at_checked(64)) else {
+            return not("it does not begin with \"prev\"");
+        };
+        let Some(prev) = Digest::from_hex(hex) else {
+            return not("its \"prev\" is not a SHA-256 digest");
+        };
+        let (more, rest) = Self::more(rest)?;
+        let kind = rest
+            .strip_prefix(TYPE)
+            .and_then(|r| memmem::find(r, b"\",").and_then(|at| r.split_at_checked(at)));
+        let Some((kind, body)) = kind else {
+            return not("it has no \"type\" in its place");
+        };
+        Ok(Self { prev, more, kind, body: body.get(2..).unwrap_or_default() })
+    }
+
+    /// Reads the optional `more` behind `prev`.
+    fn more(rest: &[u8]) -> Result<(u32, &[u8]), LineError> {
+        let not = |why: &str| LineError::NotALine(why.to_owned());
+        let Some(numbered) = rest.strip_prefix(MORE) else {
+            return Ok((
+                0,
+                rest.strip_prefix(b"\",").ok_or_else(|| not("it has no \"type\" behind \"prev\""))?,
+            ));
+        };
+        let comma = memchr::memchr(b',', numbered).ok_or_else(|| not("nothing follows \"more\""))?;
+        let (digits, rest) = numbered.split_at_checked(comma).unwrap_or_default();
+        let more = std::str::from_utf8(digits).ok().and_then(|d| d.parse::<u32>().ok());
+        match more {
+            Some(more) if more > 0 && more.to_string().as_bytes() == digits => {
+                Ok((more, rest.get(1..).unwrap_or_default()))
+            }
+            _ => Err(not("its \"more\" is not a count")),
+        }
+    }
+}
+
+/// Parses the fields' text of one kind of record, which lacks its opening and closing brace.
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, LineError> {
+    let mut text = Vec::with_capacity(body.len().saturating_add(2));
+    text.push(b'{');
+    text.extend_from_slice(body);
+    text.push(b'}');
+    serde_json::from_slice(&text).map_err(|e| LineError::Record(e.to_string()))
+}

@@ -1,0 +1,33 @@
+//! The types that are written down: ids, log records, the baseline, usage, channel messages.
+//!
+//! Invariants:
+//! - No I/O at all, and no clock but [`Timestamp::now`].
+//! - What is written can be read back: every type here either round-trips or refuses to be written.
+//! - A field or a kind that this version does not know is an error, never skipped.
+
+mod baseline;
+mod channel;
+mod ids;
+mod line;
+mod record;
+mod sequence;
+mod tokens;
+mod usage;
+
+pub use baseline::{
+    BASELINE_FORMAT, BaselineContent, Framing, ModelIdentity, ReasoningSettings, ReasoningTags, Sampling,
+    ToolFamily, ToolResultsBy, ToolsBy,
+};
+pub use channel::{
+    Certainty, ErrorBody, ErrorCode, Event, EventKind, Incoming, Outgoing, PROTOCOL_VERSION, Phase, Position,
+    Reply, Request, RequestFrame, ServerState, SessionInfo, SessionState, Snapshot, Status,
+};
+pub use ids::{CallId, Digest, Epoch, IdError, SessionId, Timestamp, TurnId};
+pub use line::{Line, LineError, encode_line};
+pub use record::{
+    Approval, AssistantMessage, Decision, Finish, LogRecord, Named, Origin, SessionStart, ToolCall,
+    ToolOutcome, ToolResult, ToolStart, TurnEnd, TurnOutcome, UsageRecord, UserMessage,
+};
+pub use sequence::{Sequence, Violation};
+pub use tokens::{TokenId, TokenIds};
+pub use usage::{TurnUsage, Usage, cached_after, context_tokens, turn_usages};
