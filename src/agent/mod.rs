@@ -1,1 +1,133 @@
-//! Being built.
+//! Replay and the turn loop.
+//!
+//! Invariants:
+//! - A user message is durable before the model is asked, a completion before anyone is told that it is
+//!   final, a tool's start before the tool.
+//! - The prompt of a request is the recorded list plus what is new; nothing earlier is rendered again.
+//! - A session runs one turn at a time, and the slot one request at a time.
+//! - No socket, no HTTP, no path: events go out through [`Events`], the model through
+//!   [`crate::model::Server`], records through [`crate::store::Session`].
+
+mod broken;
+mod cancel;
+mod completion;
+mod conversation;
+mod error;
+mod ids;
+#[cfg(test)]
+mod properties;
+mod opening;
+mod queue;
+mod replay;
+mod room;
+mod send;
+mod tools;
+mod turn;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use crate::config::Limits;
+use crate::model::Server;
+use crate::proto::{EventKind, SessionId, TurnId};
+use crate::store::SlotFiles;
+use crate::tool::Registry;
+
+pub use cancel::StopReason;
+pub use conversation::Conversation;
+pub use error::AgentError;
+pub use opening::{Settings, differences, freeze};
+pub use queue::SlotQueue;
+pub use replay::{Piece, Prompt, replay};
+
+/// Where events go. Never blocks.
+pub trait Events {
+    /// Something happened in a session.
+    fn publish(&self, session: &SessionId, turn: Option<TurnId>, kind: EventKind);
+}
+
+/// What the agent has counted since the daemon started.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Turns by how they ended: done, cancelled, failed, limit.
+    pub turns: [Cell<u64>; 4],
+    /// Tokens taken from the cache.
+    pub cached: Cell<u64>,
+    /// Tokens evaluated.
+    pub evaluated: Cell<u64>,
+    /// Tokens generated.
+    pub generated: Cell<u64>,
+    /// Tokens evaluated again.
+    pub lost: Cell<u64>,
+    /// The last loss of the cache, in words.
+    pub last_loss: RefCell<Option<String>>,
+    /// The session whose tokens the slot holds, as far as this run of the daemon knows.
+    pub slot_session: RefCell<Option<SessionId>>,
+}
+
+impl Counters {
+    fn add(counter: &Cell<u64>, n: u64) {
+        counter.set(counter.get().saturating_add(n));
+    }
+}
+
+/// Runs turns.
+pub struct Agent {
+    server: Rc<Server>,
+    tools: Rc<Registry>,
+    slot_files: Option<SlotFiles>,
+    limits: RefCell<Rc<Limits>>,
+    events: Rc<dyn Events>,
+    queue: Rc<SlotQueue>,
+    counters: Counters,
+    stopping: Cell<bool>,
+}
+
+impl Agent {
+    /// An agent on one slot of one server.
+    #[must_use]
+    pub fn new(
+        server: Rc<Server>,
+        tools: Rc<Registry>,
+        slot_files: Option<SlotFiles>,
+        limits: Limits,
+        events: Rc<dyn Events>,
+    ) -> Rc<Self> {
+        Rc::new(Self {
+            server,
+            tools,
+            slot_files,
+            limits: RefCell::new(Rc::new(limits)),
+            events,
+            queue: Rc::default(),
+            counters: Counters::default(),
+            stopping: Cell::new(false),
+        })
+    }
+
+    /// The queue for the slot.
+    #[must_use]
+    pub fn queue(&self) -> &SlotQueue {
+        &self.queue
+    }
+
+    /// What has been counted.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The limits from the next turn on.
+    pub fn set_limits(&self, limits: Limits) {
+        *self.limits.borrow_mut() = Rc::new(limits);
+    }
+
+    /// Takes no more turns.
+    pub fn stop_accepting(&self) {
+        self.stopping.set(true);
+    }
+
+    fn limits(&self) -> Rc<Limits> {
+        Rc::clone(&self.limits.borrow())
+    }
+}

@@ -1,3 +1,9 @@
 //! The daemon.
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+fn main() -> ExitCode {
+    boxmaker::daemon::run(&boxmaker::daemon::Cli::parse())
+}

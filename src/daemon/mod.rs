@@ -1,1 +1,51 @@
-//! Being built.
+//! `loopd`: wiring, signals, readiness, watchdog, shutdown.
+//!
+//! Invariants:
+//! - One thread does all the work; what pings the watchdog is what serves the clients.
+//! - Nothing of another module is decided here.
+//! - No message text and no tool output of a conversation is ever logged.
+
+mod args;
+mod check;
+mod errors;
+mod journal;
+pub mod maintenance;
+mod serve;
+mod service;
+mod sessions;
+mod status;
+mod tools;
+
+use std::fmt::Display;
+use std::process::ExitCode;
+
+use clap::CommandFactory as _;
+
+pub use args::{Cli, Command, Common};
+
+/// The exit status of a daemon that cannot ever run as it is configured here (`EX_CONFIG`); the unit does
+/// not restart on it.
+pub const EXIT_CONFIG: u8 = 78;
+
+/// Does what the command line says.
+#[must_use]
+pub fn run(cli: &Cli) -> ExitCode {
+    match &cli.command {
+        Command::Serve(common) => serve::serve(common),
+        Command::Check { common, offline } => check::check(common, *offline),
+        Command::Verify { common, id, .. } => with_store(common, |config| maintenance::verify(config, id.as_ref())),
+        Command::Repair { common, id, yes } => with_store(common, |config| maintenance::repair(config, id, *yes)),
+        Command::Recover { common, id, new_id } => {
+            with_store(common, |config| maintenance::recover(config, id, new_id.clone()))
+        }
+        Command::Completions { shell } => {
+            clap_complete::generate(*shell, &mut Cli::command(), "loopd", &mut std::io::stdout());
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+fn fail(status: u8, why: &dyn Display) -> ExitCode {
+    eprintln!("loopd: {why}");
+    ExitCode::from(status)
+}

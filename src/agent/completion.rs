@@ -1,0 +1,156 @@
+//! One completion: from the request's first event to what is recorded of it.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::model::{Chunk, CompletionRequest, Final, ModelError, Part, Reply, ReplyParser, Server};
+use crate::proto::{EventKind, TokenId};
+
+use super::cancel::{Cancel, StopReason};
+
+/// Why a stream is over.
+#[derive(Debug, Clone)]
+pub enum Ended {
+    /// The server said so.
+    Final(Final),
+    /// Somebody asked to stop.
+    Stopped(StopReason),
+    /// The turn's time was up.
+    TimeUp,
+}
+
+/// A place in the sampled ids where the server's stream left some out: it sends no event for a token that
+/// ends inside a UTF-8 character, and then only the last id of the character.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gap {
+    /// The index of the first id of the event that had fewer ids than tokens.
+    pub at: usize,
+    /// How many were left out before it.
+    pub lost: usize,
+    /// How many it had.
+    pub had: usize,
+    /// The event's text.
+    pub text: String,
+}
+
+/// What a request brought.
+#[derive(Debug)]
+pub struct Streamed {
+    /// Why it is over.
+    pub ended: Ended,
+    /// What the model wrote, parsed.
+    pub reply: Reply,
+    /// The sampled ids; `None` where the stream left one out.
+    pub ids: Vec<Option<TokenId>>,
+    /// Where.
+    pub gaps: Vec<Gap>,
+    /// Tokens taken from the cache, as the first event said; absent when the request ended before it.
+    pub cached: Option<u64>,
+    /// Ids sampled inside reasoning.
+    pub reasoning_tokens: u64,
+    /// From the request to its end.
+    pub took: Duration,
+}
+
+/// Sends a request and follows it to its end. `on_cache` is told the first event's cached tokens before
+/// anything is evaluated.
+///
+/// # Errors
+/// Whatever makes the request fail; what was shown until then is then not recorded.
+pub async fn stream(
+    server: &Server,
+    request: &CompletionRequest<'_>,
+    mut parser: ReplyParser,
+    cancel: &Cancel,
+    deadline: Instant,
+    mut on_cache: impl FnMut(u64),
+    mut on_event: impl FnMut(EventKind),
+) -> Result<Streamed, ModelError> {
+    let began = Instant::now();
+    let mut streamed = Partial::default();
+    let mut completion = None;
+    let ended = loop {
+        let step = async {
+            match &mut completion {
+                None => {
+                    completion = Some(server.complete(request).await?);
+                    Ok(None)
+                }
+                Some(completion) => completion.next().await.map(Some),
+            }
+        };
+        let chunk = tokio::select! {
+            biased;
+            reason = cancel.stopped() => break Ended::Stopped(reason),
+            () = tokio::time::sleep_until(deadline) => break Ended::TimeUp,
+            chunk = step => chunk?,
+        };
+        match chunk {
+            None => {}
+            Some(None) => return Err(server.stream_cut()),
+            Some(Some(Chunk::Progress { total, cache, processed })) => {
+                if streamed.cached.is_none() {
+                    streamed.cached = Some(cache);
+                    on_cache(cache);
+                }
+                on_event(EventKind::Prefill { done: processed, total, cached: cache });
+            }
+            Some(Some(Chunk::Delta { text, ids, lost })) => {
+                streamed.delta(&mut parser, text, ids, lost, &mut on_event);
+            }
+            Some(Some(Chunk::Final(last))) => break Ended::Final(last),
+        }
+    };
+    // a connection still open here is one to cancel: closing it stops the server
+    drop(completion);
+    if !matches!(ended, Ended::Final(_)) {
+        server.wait_idle().await?;
+    }
+    let (parts, reply) = parser.finish();
+    show(parts, &mut on_event);
+    let Partial { ids, gaps, cached, reasoning_tokens } = streamed;
+    Ok(Streamed { ended, reply, ids, gaps, cached, reasoning_tokens, took: began.elapsed() })
+}
+
+#[derive(Debug, Default)]
+struct Partial {
+    ids: Vec<Option<TokenId>>,
+    gaps: Vec<Gap>,
+    cached: Option<u64>,
+    reasoning_tokens: u64,
+}
+
+impl Partial {
+    fn delta(
+        &mut self,
+        parser: &mut ReplyParser,
+        text: String,
+        ids: Vec<TokenId>,
+        lost: u64,
+        on_event: &mut impl FnMut(EventKind),
+    ) {
+        let lost = usize::try_from(lost).unwrap_or(usize::MAX);
+        let tokens = lost.saturating_add(ids.len());
+        if lost > 0 {
+            self.gaps.push(Gap { at: self.ids.len(), lost, had: ids.len(), text: text.clone() });
+            self.ids.extend(std::iter::repeat_n(None, lost));
+        }
+        self.ids.extend(ids.into_iter().map(Some));
+        let thinking = parser.in_reasoning();
+        let parts = parser.feed(&text);
+        if thinking && parser.in_reasoning() {
+            self.reasoning_tokens = self.reasoning_tokens.saturating_add(u64::try_from(tokens).unwrap_or(u64::MAX));
+        }
+        show(parts, on_event);
+    }
+}
+
+fn show(parts: Vec<Part>, on_event: &mut impl FnMut(EventKind)) {
+    for part in parts {
+        on_event(match part {
+            Part::Text(text) => EventKind::Text { text },
+            Part::Reasoning(text) => EventKind::Reasoning { text },
+        });
+    }
+}

@@ -1,0 +1,108 @@
+//! An open session and the turn that it runs, if any.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use tokio::sync::{Mutex, Notify};
+
+use crate::proto::{SessionId, TurnId};
+use crate::store::Session;
+
+use super::cancel::{Cancel, StopReason};
+use super::error::AgentError;
+
+/// An open session, with room for one turn at a time.
+pub struct Conversation {
+    id: SessionId,
+    pub(super) session: Mutex<Session>,
+    running: RefCell<Option<Rc<Running>>>,
+}
+
+/// A turn that runs or waits.
+#[derive(Debug)]
+pub(super) struct Running {
+    pub(super) turn: Cell<TurnId>,
+    pub(super) cancel: Cancel,
+    over: Cell<bool>,
+    ended: Notify,
+}
+
+/// Holds the session's room for a turn; dropping it frees the room.
+pub(super) struct Reservation {
+    pub(super) conversation: Rc<Conversation>,
+    pub(super) running: Rc<Running>,
+}
+
+impl Conversation {
+    /// Wraps an open session.
+    #[must_use]
+    pub fn new(session: Session) -> Self {
+        Self { id: session.id().clone(), session: Mutex::new(session), running: RefCell::new(None) }
+    }
+
+    /// The session's id.
+    #[must_use]
+    pub fn id(&self) -> &SessionId {
+        &self.id
+    }
+
+    /// The turn that runs or waits.
+    #[must_use]
+    pub fn running(&self) -> Option<TurnId> {
+        self.running.borrow().as_ref().map(|running| running.turn.get())
+    }
+
+    /// Reads the session, between two of its appends.
+    pub async fn read<T>(&self, look: impl FnOnce(&Session) -> T) -> T {
+        look(&*self.session.lock().await)
+    }
+
+    /// Appends one record outside the turn, such as a name.
+    ///
+    /// # Errors
+    /// As [`Session::append`].
+    pub async fn append(&self, record: crate::proto::LogRecord) -> Result<(), AgentError> {
+        Ok(self.session.lock().await.append(record).await?)
+    }
+
+    pub(super) fn reserve(self: &Rc<Self>) -> Result<Reservation, AgentError> {
+        let mut place = self.running.borrow_mut();
+        if let Some(running) = place.as_ref() {
+            return Err(AgentError::Busy(self.id.clone(), running.turn.get()));
+        }
+        let running = Rc::new(Running {
+            turn: Cell::default(),
+            cancel: Cancel::default(),
+            over: Cell::new(false),
+            ended: Notify::new(),
+        });
+        *place = Some(Rc::clone(&running));
+        Ok(Reservation { conversation: Rc::clone(self), running })
+    }
+
+    /// Asks the running turn to stop and returns when it has ended durably.
+    ///
+    /// # Errors
+    /// When no turn runs.
+    pub async fn stop(&self, reason: StopReason) -> Result<(), AgentError> {
+        let Some(running) = self.running.borrow().clone() else {
+            return Err(AgentError::Nothing(self.id.clone(), "no turn is running, so there is nothing to cancel"));
+        };
+        running.cancel.stop(reason);
+        loop {
+            let ended = running.ended.notified();
+            if running.over.get() {
+                return Ok(());
+            }
+            ended.await;
+        }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.conversation.running.borrow_mut().take();
+        self.running.over.set(true);
+        self.running.ended.notify_waiters();
+    }
+}

@@ -1,0 +1,86 @@
+//! The ids that a stream left out, read back exactly.
+
+use crate::model::{ModelError, Server, Special};
+use crate::proto::TokenId;
+use crate::store::SlotFiles;
+
+use super::completion::Gap;
+
+/// The sampled ids, and whether they are the ones that the slot's cache holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ids {
+    /// They are.
+    Exact(Vec<TokenId>),
+    /// They could not be read back, for this reason: in each gap stand the ids of its text instead, so
+    /// that the conversation is right, and from the first of them on the cache does not match.
+    Replaced(Vec<TokenId>, String),
+}
+
+impl Ids {
+    /// The ids, either way.
+    pub fn into_ids(self) -> Vec<TokenId> {
+        match self {
+            Self::Exact(ids) | Self::Replaced(ids, _) => ids,
+        }
+    }
+}
+
+/// Fills the gaps of `ids`, which were sampled after `prompt`.
+///
+/// # Errors
+/// Only when the model server cannot even tokenise the text of a gap.
+pub async fn resolve(
+    server: &Server,
+    files: Option<&SlotFiles>,
+    name: &str,
+    prompt: &[TokenId],
+    ids: Vec<Option<TokenId>>,
+    gaps: &[Gap],
+) -> Result<Ids, ModelError> {
+    if let Some(whole) = ids.iter().copied().collect::<Option<Vec<_>>>() {
+        return Ok(Ids::Exact(whole));
+    }
+    let why = match files {
+        None => "[model] slot_dir is not set; set it to the server's --slot-save-path".to_owned(),
+        Some(files) => match read_back(server, files, name, prompt, &ids).await {
+            Ok(whole) => return Ok(Ids::Exact(whole)),
+            Err(why) => why,
+        },
+    };
+    let mut whole = Vec::with_capacity(ids.len());
+    let mut at = 0usize;
+    for gap in gaps {
+        whole.extend(ids.iter().take(gap.at).skip(at).flatten());
+        whole.extend(server.tokenize(&gap.text, Special::Plain).await?);
+        at = gap.at.saturating_add(gap.lost).saturating_add(gap.had);
+    }
+    whole.extend(ids.iter().skip(at).flatten());
+    Ok(Ids::Replaced(whole, why))
+}
+
+/// Saves the slot and takes the ids from the file's header, if they agree with all that is known.
+async fn read_back(
+    server: &Server,
+    files: &SlotFiles,
+    name: &str,
+    prompt: &[TokenId],
+    ids: &[Option<TokenId>],
+) -> Result<Vec<TokenId>, String> {
+    server.save_slot(name).await.map_err(|e| e.to_string())?;
+    let read = files.read_ids(name).await.map_err(|e| e.to_string());
+    // the file has served its purpose, whatever it held
+    let removed = files.remove(name).await.map_err(|e| e.to_string());
+    let held = read?;
+    removed?;
+    let sampled = held.strip_prefix(prompt).ok_or("the slot holds another prompt")?;
+    let mut whole = Vec::with_capacity(ids.len());
+    for (index, known) in ids.iter().enumerate() {
+        match (known, sampled.get(index)) {
+            (Some(known), Some(held)) if known != held => return Err("the slot holds other ids".to_owned()),
+            (Some(known), _) => whole.push(*known),
+            (None, Some(held)) => whole.push(*held),
+            (None, None) => return Err("the slot holds fewer ids than were sampled".to_owned()),
+        }
+    }
+    Ok(whole)
+}

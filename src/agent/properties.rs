@@ -1,0 +1,265 @@
+//! The append-only property, over generated conversations with every kind of ending.
+
+use proptest::prelude::*;
+
+use crate::proto::{
+    AssistantMessage, CallId, Finish, Framing, LogRecord, Named, ReasoningTags, Sequence,
+    SessionStart, Timestamp, TokenId, ToolCall, ToolFamily, ToolOutcome, ToolResult, ToolResultsBy, ToolStart,
+    ToolsBy, TurnEnd, TurnId, TurnOutcome, UserMessage,
+};
+
+use super::broken::closing_records;
+use super::replay::{Piece, replay};
+
+/// What happens next; what cannot happen in a state is left out.
+#[derive(Debug, Clone)]
+enum Step {
+    /// A message, or (with a turn open) nothing.
+    User(String),
+    /// A completion.
+    Answer { text: String, reasoning: Option<String>, finish: Finish, calls: usize, ids: Vec<TokenId> },
+    /// A tool starts.
+    Start,
+    /// A tool's result.
+    Result { outcome: ToolOutcome, content: String },
+    /// The turn ends without an answer.
+    End(TurnOutcome),
+    /// The daemon is killed and started again.
+    Crash,
+    /// A name.
+    Name,
+}
+
+fn text() -> impl Strategy<Value = String> {
+    prop_oneof![
+        3 => "[a-z ]{0,12}",
+        1 => any::<String>(),
+        1 => prop::sample::select(vec!["<|im_end|>", "\u{2028}", "\u{0}", "🦊", "e\u{301}", "\r\n", "\u{feff}", "</think>"])
+            .prop_map(str::to_owned),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let finish = prop::sample::select(vec![Finish::Stop, Finish::Length, Finish::Cancelled, Finish::ToolCalls]);
+    let answer = (text(), prop::option::of(text()), finish, 1usize..4, prop::collection::vec(0u32..50_000, 0..6))
+        .prop_map(|(text, reasoning, finish, calls, ids)| Step::Answer { text, reasoning, finish, calls, ids });
+    let outcome = prop::sample::select(vec![
+        ToolOutcome::Ok,
+        ToolOutcome::Error,
+        ToolOutcome::Denied,
+        ToolOutcome::TimedOut,
+        ToolOutcome::Interrupted,
+    ]);
+    let end = prop::sample::select(vec![TurnOutcome::Done, TurnOutcome::Cancelled, TurnOutcome::Failed, TurnOutcome::Limit]);
+    prop_oneof![
+        3 => text().prop_map(Step::User),
+        4 => answer,
+        2 => Just(Step::Start),
+        3 => (outcome, text()).prop_map(|(outcome, content)| Step::Result { outcome, content }),
+        2 => end.prop_map(Step::End),
+        1 => Just(Step::Crash),
+        1 => Just(Step::Name),
+    ]
+}
+
+fn framing(thinks: bool, opened: bool) -> Framing {
+    let tags = ReasoningTags {
+        open: "<think>".to_owned(),
+        close: "</think>".to_owned(),
+        opened_by_prompt: opened,
+        close_ids: vec![900_001].into(),
+    };
+    Framing {
+        tool_family: ToolFamily::Hermes,
+        tools_by: ToolsBy::SystemPrompt,
+        tool_results_by: ToolResultsBy::UserMessage,
+        head: vec![800_000, 800_001].into(),
+        user_open: vec![800_010].into(),
+        user_close: vec![800_011].into(),
+        tool_open: vec![800_020].into(),
+        tool_between: vec![800_021].into(),
+        tool_close: vec![800_022].into(),
+        stand_in: "(no answer)".to_owned(),
+        stand_in_ids: vec![900_002].into(),
+        reasoning: thinks.then_some(tags),
+    }
+}
+
+/// A tokeniser of one id a character.
+fn tokens(framing: &Framing, records: &[LogRecord]) -> Vec<TokenId> {
+    let prompt = replay(framing, records);
+    let mut all = prompt.list;
+    for piece in prompt.new {
+        match piece {
+            Piece::Ids(ids) => all.extend_from_slice(ids),
+            Piece::Text(text) => all.extend(text.chars().map(u32::from)),
+        }
+    }
+    all
+}
+
+struct Log {
+    framing: Framing,
+    sequence: Sequence,
+    records: Vec<LogRecord>,
+}
+
+impl Log {
+    fn new(framing: Framing) -> Self {
+        let start = SessionStart {
+            time: Timestamp::from_millis(0),
+            session: "s".parse().unwrap(),
+            epoch: crate::proto::Epoch(0),
+            slot: 0,
+            baseline: crate::proto::Digest::of(b""),
+            previous: None,
+            origin: None,
+        };
+        let mut log = Self { framing, sequence: Sequence::default(), records: Vec::new() };
+        assert!(log.push(LogRecord::SessionStart(start)));
+        log
+    }
+
+    /// Appends a record if it may stand here, and checks the property.
+    fn push(&mut self, record: LogRecord) -> bool {
+        let before = self.sequence.clone();
+        if self.sequence.check(&record).is_err() {
+            assert_eq!(self.sequence, before, "a refused record must change nothing");
+            return false;
+        }
+        let old = tokens(&self.framing, &self.records);
+        self.records.push(record);
+        let new = tokens(&self.framing, &self.records);
+        assert!(new.starts_with(&old), "{:?}\n{old:?}\n{new:?}", self.records.last());
+        true
+    }
+
+    fn apply(&mut self, step: Step) {
+        let time = Timestamp::from_millis(0);
+        let turn = TurnId(self.sequence.next_turn().0.saturating_sub(1));
+        match step {
+            Step::User(text) => {
+                let turn = self.sequence.next_turn();
+                self.push(LogRecord::UserMessage(UserMessage { time, turn, text }));
+            }
+            Step::Answer { text, reasoning, finish, calls, ids } => {
+                // exactly what the agent does: what is pending is what is added
+                let list = replay(&self.framing, &self.records).list.len();
+                let prompt_ids = tokens(&self.framing, &self.records).split_off(list);
+                let first = self.sequence.next_call().0;
+                let calls = if finish == Finish::ToolCalls { calls } else { 0 };
+                let call = |n| ToolCall { call: CallId(first + n), name: "t".to_owned(), arguments: "{".to_owned() };
+                let tool_calls = (0..u64::try_from(calls).unwrap()).map(call).collect();
+                self.push(LogRecord::AssistantMessage(AssistantMessage {
+                    time,
+                    turn,
+                    text,
+                    reasoning,
+                    tool_calls,
+                    finish,
+                    prompt_ids: prompt_ids.into(),
+                    ids: ids.into(),
+                }));
+            }
+            Step::Start => {
+                if let Some((call, name, false)) = self.sequence.unanswered().first().cloned() {
+                    self.push(LogRecord::ToolStart(ToolStart { time, turn, call, name }));
+                }
+            }
+            Step::Result { outcome, content } => {
+                if let Some((call, name, _)) = self.sequence.unanswered().first().cloned() {
+                    let result = ToolResult { time, turn, call, name, outcome, content, truncated_bytes: 0, millis: 0 };
+                    self.push(LogRecord::ToolResult(result));
+                }
+            }
+            Step::End(outcome) => {
+                self.push(LogRecord::TurnEnd(TurnEnd { time, turn, outcome, detail: None, millis: None }));
+            }
+            Step::Crash => {
+                for record in closing_records(&self.sequence, &self.records, time) {
+                    assert!(self.push(record.clone()), "closing a broken turn must be allowed: {record:?}");
+                }
+                assert_eq!(self.sequence.open_turn(), None);
+            }
+            Step::Name => {
+                self.push(LogRecord::Named(Named { time, name: "n".to_owned() }));
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_prompt_only_ever_grows(
+        steps in prop::collection::vec(step(), 0..40),
+        thinks in any::<bool>(),
+        opened in any::<bool>(),
+    ) {
+        let mut log = Log::new(framing(thinks, opened));
+        for step in steps {
+            log.apply(step);
+        }
+    }
+
+    #[test]
+    fn a_crash_anywhere_leaves_a_turn_that_can_be_closed_and_followed(
+        steps in prop::collection::vec(step(), 0..40),
+    ) {
+        let mut log = Log::new(framing(true, false));
+        for step in steps {
+            log.apply(step);
+        }
+        log.apply(Step::Crash);
+        let turn = log.sequence.next_turn();
+        let text = "and now?".to_owned();
+        let message = UserMessage { time: Timestamp::from_millis(0), turn, text };
+        prop_assert!(log.push(LogRecord::UserMessage(message)));
+    }
+}
+
+#[test]
+fn a_failed_turn_is_closed_by_the_stand_in_and_asked_again_with_the_same_prompt() {
+    let mut log = Log::new(framing(false, false));
+    log.apply(Step::User("a".to_owned()));
+    let asked = tokens(&log.framing, &log.records);
+    assert_eq!(asked, [800_000, 800_001, 97, 800_011]);
+    log.apply(Step::End(TurnOutcome::Failed));
+    assert_eq!(tokens(&log.framing, &log.records), asked, "a retry sends the same prompt");
+    log.apply(Step::User("b".to_owned()));
+    assert_eq!(tokens(&log.framing, &log.records), [800_000, 800_001, 97, 800_011, 900_002, 800_010, 98, 800_011]);
+}
+
+#[test]
+fn the_end_of_generation_token_gives_way_to_the_templates_own() {
+    let mut log = Log::new(framing(false, false));
+    log.apply(Step::User("a".to_owned()));
+    let answer = |finish| Step::Answer { text: "x".to_owned(), reasoning: None, finish, calls: 2, ids: vec![5, 6] };
+    log.apply(answer(Finish::ToolCalls));
+    for content in ["r", "s"] {
+        log.apply(Step::Result { outcome: ToolOutcome::Error, content: content.to_owned() });
+    }
+    let prompt = [800_000, 800_001, 97, 800_011, 5, 800_020, 114, 800_021, 115, 800_022];
+    assert_eq!(tokens(&log.framing, &log.records), prompt);
+    log.apply(answer(Finish::Length));
+    assert_eq!(tokens(&log.framing, &log.records), [&prompt[..], &[5, 6]].concat());
+}
+
+#[test]
+fn reasoning_that_was_cut_off_is_closed_before_the_user_speaks_again() {
+    let mut log = Log::new(framing(true, false));
+    log.apply(Step::User("a".to_owned()));
+    log.apply(Step::Answer {
+        text: String::new(),
+        reasoning: Some("hm".to_owned()),
+        finish: Finish::Cancelled,
+        calls: 0,
+        ids: vec![7],
+    });
+    log.apply(Step::End(TurnOutcome::Cancelled));
+    log.apply(Step::User("b".to_owned()));
+    let prompt = [800_000, 800_001, 97, 800_011, 7, 900_001, 900_002, 800_010, 98, 800_011];
+    assert_eq!(tokens(&log.framing, &log.records), prompt);
+}
+

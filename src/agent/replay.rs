@@ -1,0 +1,151 @@
+//! Records to prompt.
+//!
+//! The prompt is the baseline's head, then for each completion what was added for it and what the model
+//! generated, as recorded, then what is new. For any records `r` and any further record `x`,
+//! `replay(r)` is a prefix of `replay(r + x)`: nothing here looks ahead, at a clock, or at anything but
+//! the records and the framing.
+
+use crate::proto::{AssistantMessage, Framing, LogRecord, TokenId};
+
+/// A part of what is new in the prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Piece<'a> {
+    /// A fragment of the framing.
+    Ids(&'a [TokenId]),
+    /// Somebody's text, to be tokenised with special tokens off.
+    Text(&'a str),
+}
+
+/// The prompt that an epoch's records make.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prompt<'a> {
+    /// The head and all recorded ids: what the model has seen or said.
+    pub list: Vec<TokenId>,
+    /// What comes after it, not yet shown to the model.
+    pub new: Vec<Piece<'a>>,
+}
+
+/// What the prompt ends with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Last<'a> {
+    /// The head.
+    Head,
+    /// The framing that asks the assistant to speak, without a word from it yet.
+    Asked,
+    /// An assistant's message.
+    Spoke(&'a AssistantMessage),
+    /// Some of the results of an assistant's calls.
+    Results { left: usize },
+}
+
+/// Rebuilds the prompt from an epoch's records, which must have passed [`crate::proto::Sequence`].
+#[must_use]
+pub fn replay<'a>(framing: &'a Framing, records: &'a [LogRecord]) -> Prompt<'a> {
+    let mut list = Vec::with_capacity(framing.head.len());
+    list.extend_from_slice(&framing.head);
+    let mut replay = Replay { framing, prompt: Prompt { list, new: Vec::new() }, last: Last::Head };
+    for record in records {
+        match record {
+            LogRecord::UserMessage(message) => replay.user(&message.text),
+            LogRecord::AssistantMessage(message) => replay.assistant(message),
+            LogRecord::ToolResult(result) => replay.result(&result.content),
+            // these are for people: the model never sees them
+            LogRecord::SessionStart(_)
+            | LogRecord::ToolStart(_)
+            | LogRecord::Approval(_)
+            | LogRecord::Named(_)
+            | LogRecord::Usage(_)
+            | LogRecord::TurnEnd(_) => {}
+        }
+    }
+    replay.prompt
+}
+
+struct Replay<'a> {
+    framing: &'a Framing,
+    prompt: Prompt<'a>,
+    last: Last<'a>,
+}
+
+impl<'a> Replay<'a> {
+    fn ids(&mut self, ids: &'a [TokenId]) {
+        if !ids.is_empty() {
+            self.prompt.new.push(Piece::Ids(ids));
+        }
+    }
+
+    fn text(&mut self, text: &'a str) {
+        if !text.is_empty() {
+            self.prompt.new.push(Piece::Text(text));
+        }
+    }
+
+    fn user(&mut self, text: &'a str) {
+        let framing = self.framing;
+        if self.last != Last::Head {
+            self.close_assistant();
+            self.ids(&framing.user_open);
+        }
+        self.text(text);
+        self.ids(&framing.user_close);
+        self.last = Last::Asked;
+    }
+
+    fn assistant(&mut self, message: &'a AssistantMessage) {
+        // `prompt_ids` is what was pending here, tokenised when it was sent
+        self.prompt.new.clear();
+        self.prompt.list.extend_from_slice(&message.prompt_ids);
+        self.prompt.list.extend_from_slice(message.kept_ids());
+        self.last = Last::Spoke(message);
+    }
+
+    fn result(&mut self, content: &'a str) {
+        let framing = self.framing;
+        let left = match self.last {
+            Last::Spoke(message) => {
+                self.ids(&framing.tool_open);
+                message.tool_calls.len().saturating_sub(1)
+            }
+            Last::Results { left } => {
+                self.ids(&framing.tool_between);
+                left.saturating_sub(1)
+            }
+            // no log has this: a result follows its call
+            Last::Head | Last::Asked => return,
+        };
+        self.text(content);
+        if left == 0 {
+            self.ids(&framing.tool_close);
+            self.last = Last::Asked;
+        } else {
+            self.last = Last::Results { left };
+        }
+    }
+
+    /// Before a user speaks again, the assistant's turn gets an end that a strict template accepts:
+    /// reasoning is closed, and where nothing was said stands the stand-in.
+    fn close_assistant(&mut self) {
+        let framing = self.framing;
+        let (thinking, silent) = match self.last {
+            Last::Spoke(message) => (leaves_reasoning_open(framing, message), says_nothing(message)),
+            _ => (framing.reasoning.as_ref().is_some_and(|tags| tags.opened_by_prompt), true),
+        };
+        if thinking && let Some(tags) = &framing.reasoning {
+            self.ids(&tags.close_ids);
+        }
+        if silent {
+            self.ids(&framing.stand_in_ids);
+        }
+    }
+}
+
+fn says_nothing(message: &AssistantMessage) -> bool {
+    message.text.trim().is_empty() && message.tool_calls.is_empty()
+}
+
+/// Whether a message ends inside its reasoning: it thought, or was made to, and said nothing after.
+fn leaves_reasoning_open(framing: &Framing, message: &AssistantMessage) -> bool {
+    framing.reasoning.as_ref().is_some_and(|tags| {
+        says_nothing(message) && (message.reasoning.is_some() || tags.opened_by_prompt)
+    })
+}

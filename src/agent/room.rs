@@ -1,0 +1,56 @@
+//! How much of the context is left.
+
+use crate::model::{ModelError, Server, Special};
+use crate::proto::{BaselineContent, LogRecord, TokenId};
+
+use super::error::AgentError;
+use super::replay::{Piece, replay};
+
+fn count(n: usize) -> u64 {
+    u64::try_from(n).unwrap_or(u64::MAX)
+}
+
+/// Tokenises what is new.
+pub(super) async fn tokenize(server: &Server, pieces: &[Piece<'_>]) -> Result<Vec<TokenId>, ModelError> {
+    let mut ids = Vec::new();
+    for piece in pieces {
+        match piece {
+            Piece::Ids(fragment) => ids.extend_from_slice(fragment),
+            // special tokens off: `<|im_end|>` typed by someone is text
+            Piece::Text(text) => ids.extend(server.tokenize(text, Special::Plain).await?),
+        }
+    }
+    Ok(ids)
+}
+
+/// Refuses a message that cannot fit, before anything is saved.
+///
+/// A token stands for at least one byte, so most messages are known to fit without asking the server,
+/// and are taken even while it is away.
+pub(super) async fn check_message(
+    server: &Server,
+    baseline: &BaselineContent,
+    records: &[LogRecord],
+    text: &str,
+    reserve: u64,
+) -> Result<(), AgentError> {
+    let framing = &baseline.framing;
+    let prompt = replay(framing, records);
+    let pending = prompt.new.iter().map(|piece| match piece {
+        Piece::Ids(ids) => ids.len(),
+        Piece::Text(text) => text.len(),
+    });
+    let frame = [&framing.user_open, &framing.user_close, &framing.stand_in_ids].map(|ids| ids.len());
+    let used = pending.chain(frame).chain([prompt.list.len()]).fold(0, usize::saturating_add);
+    let n_ctx = baseline.model.n_ctx;
+    let left = n_ctx.saturating_sub(reserve).saturating_sub(count(used));
+    // one more than its bytes: some tokenisers put a space before a text
+    if count(text.len()).saturating_add(1) <= left {
+        return Ok(());
+    }
+    match server.tokenize(text, Special::Plain).await {
+        Ok(ids) if count(ids.len()) <= left => Ok(()),
+        Ok(ids) => Err(AgentError::DoesNotFit { tokens: count(ids.len()), left, n_ctx }),
+        Err(e) => Err(AgentError::CannotCount { bytes: text.len(), left, why: e.to_string() }),
+    }
+}

@@ -1,0 +1,80 @@
+//! How a turn begins: with a message, or with a failed one's second try.
+
+use std::rc::Rc;
+
+use crate::proto::{EventKind, LogRecord, Timestamp, TurnId, UserMessage};
+
+use super::broken::closing_records;
+use super::conversation::Reservation;
+use super::{Agent, AgentError, Conversation, room, turn};
+
+impl Agent {
+    /// Begins a turn: returns when the message is durable, while the turn goes on by itself.
+    ///
+    /// The future must not be dropped before its end.
+    ///
+    /// # Errors
+    /// The message is empty or cannot fit, a turn runs already, or the disk refused; nothing is saved then.
+    pub async fn send(
+        self: &Rc<Self>,
+        conversation: &Rc<Conversation>,
+        text: String,
+    ) -> Result<TurnId, AgentError> {
+        self.accepting()?;
+        if text.trim().is_empty() {
+            return Err(AgentError::EmptyMessage);
+        }
+        let reservation = conversation.reserve()?;
+        let mut session = conversation.session.lock().await;
+        let reserve = self.limits().context_reserve_tokens;
+        room::check_message(&self.server, session.baseline().content(), session.records(), &text, reserve).await?;
+        let now = Timestamp::now();
+        let mut records = closing_records(session.sequence(), session.records(), now);
+        let turn = session.next_turn();
+        reservation.running.turn.set(turn);
+        records.push(LogRecord::UserMessage(UserMessage { time: now, turn, text: text.clone() }));
+        session.append_all(records).await?;
+        drop(session);
+        self.begin(reservation, turn, text, false);
+        Ok(turn)
+    }
+
+    /// Asks again, with the same prompt and no new message, where the newest turn has no whole answer.
+    ///
+    /// The future must not be dropped before its end.
+    ///
+    /// # Errors
+    /// There is nothing to ask again, a turn runs already, or the disk refused.
+    pub async fn retry(self: &Rc<Self>, conversation: &Rc<Conversation>) -> Result<TurnId, AgentError> {
+        self.accepting()?;
+        let reservation = conversation.reserve()?;
+        let mut session = conversation.session.lock().await;
+        let closing = closing_records(session.sequence(), session.records(), Timestamp::now());
+        if !closing.is_empty() {
+            session.append_all(closing).await?;
+        }
+        let Some(turn) = session.sequence().retriable_turn() else {
+            let why = "the newest turn has its answer, so there is nothing to ask again";
+            return Err(AgentError::Nothing(conversation.id().clone(), why));
+        };
+        let text = session.records().iter().rev().find_map(|record| match record {
+            LogRecord::UserMessage(message) if message.turn == turn => Some(message.text.clone()),
+            _ => None,
+        });
+        drop(session);
+        reservation.running.turn.set(turn);
+        self.begin(reservation, turn, text.unwrap_or_default(), true);
+        Ok(turn)
+    }
+
+    fn accepting(&self) -> Result<(), AgentError> {
+        if self.stopping.get() { Err(AgentError::ShuttingDown) } else { Ok(()) }
+    }
+
+    fn begin(self: &Rc<Self>, reservation: Reservation, turn: TurnId, text: String, retry: bool) {
+        let session = reservation.conversation.id().clone();
+        log::info!(SESSION:% = session, TURN:% = turn, EVENT = "turn_start"; "turn {turn} of {session} begins");
+        self.events.publish(&session, Some(turn), EventKind::TurnStart { text, retry });
+        tokio::task::spawn_local(turn::run(Rc::clone(self), reservation, turn));
+    }
+}

@@ -1,0 +1,448 @@
+//! The turn loop: completions and tools, from a durable message to a durable end.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::config::Limits;
+use crate::model::{CompletionRequest, Final, ParsedCall, ReplyParser, Stop, ThinkingCap};
+use crate::proto::{
+    AssistantMessage, BaselineContent, CallId, Certainty, ErrorCode, EventKind, Finish, LogRecord, Timestamp,
+    TokenId, ToolCall, TurnEnd, TurnId, TurnOutcome, Usage, UsageRecord, cached_after,
+};
+use crate::store::SessionError;
+
+use super::cancel::{Cancel, StopReason};
+use super::completion::{Ended, Streamed, stream};
+use super::conversation::Reservation;
+use super::ids::{Ids, resolve};
+use super::opening::other_model;
+use super::replay::replay;
+use super::room::tokenize;
+use super::{Agent, AgentError, Conversation, Counters};
+
+/// How a turn ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct End {
+    pub(super) outcome: TurnOutcome,
+    pub(super) detail: Option<String>,
+}
+
+impl End {
+    pub(super) fn limit(why: String) -> Self {
+        Self { outcome: TurnOutcome::Limit, detail: Some(why) }
+    }
+
+    pub(super) fn stopped(reason: StopReason) -> Self {
+        let detail = match reason {
+            StopReason::Cancelled => None,
+            StopReason::Shutdown => Some("loopd was told to end".to_owned()),
+        };
+        Self { outcome: TurnOutcome::Cancelled, detail }
+    }
+}
+
+/// What is known of the prompt before a request.
+struct Asked {
+    /// The whole prompt.
+    prompt: Vec<TokenId>,
+    /// How much of it is new.
+    new: usize,
+    /// How much of it an earlier completion left in the cache.
+    expected: u64,
+    /// How many tokens may be generated …
+    max_tokens: u64,
+    /// … and which limit that is.
+    max_why: String,
+}
+
+/// A call that the model made, recorded and without a result yet.
+pub(super) struct Pending {
+    pub(super) call: ToolCall,
+    /// What is wrong with how it was written: it is answered with this, and not run.
+    pub(super) problem: Option<String>,
+}
+
+/// A turn on its way.
+pub(super) struct Turn {
+    pub(super) agent: Rc<Agent>,
+    pub(super) conversation: Rc<Conversation>,
+    pub(super) baseline: Rc<BaselineContent>,
+    pub(super) limits: Rc<Limits>,
+    pub(super) turn: TurnId,
+    pub(super) began: Instant,
+    pub(super) deadline: Instant,
+    pub(super) requests: u64,
+    pub(super) generated: u64,
+    pub(super) calls: u64,
+    pub(super) last_call: Option<(String, String)>,
+    pub(super) repeats: u64,
+}
+
+fn count(n: usize) -> u64 {
+    u64::try_from(n).unwrap_or(u64::MAX)
+}
+
+pub(super) fn millis(took: Duration) -> u64 {
+    u64::try_from(took.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Runs a turn whose message is durable, to its durable end.
+pub(super) async fn run(agent: Rc<Agent>, reservation: Reservation, turn: TurnId) {
+    let conversation = Rc::clone(&reservation.conversation);
+    let baseline = conversation.read(|session| Rc::new(session.baseline().content().clone())).await;
+    let limits = agent.limits();
+    let began = Instant::now();
+    let seconds = Duration::from_secs(limits.turn_seconds);
+    let deadline = began.checked_add(seconds).unwrap_or(began);
+    let mut turn = Turn {
+        agent,
+        conversation,
+        baseline,
+        limits,
+        turn,
+        began,
+        deadline,
+        requests: 0,
+        generated: 0,
+        calls: 0,
+        last_call: None,
+        repeats: 0,
+    };
+    if let Err(error) = turn.drive(&reservation.running.cancel).await {
+        turn.fail(error).await;
+    }
+    // only now may the next turn begin, and whoever cancelled this one be answered
+    drop(reservation);
+}
+
+impl Turn {
+    pub(super) fn publish(&self, kind: EventKind) {
+        self.agent.events.publish(self.conversation.id(), Some(self.turn), kind);
+    }
+
+    pub(super) async fn append(&self, records: Vec<LogRecord>) -> Result<(), AgentError> {
+        Ok(self.conversation.session.lock().await.append_all(records).await?)
+    }
+
+    pub(super) fn end_record(&self, end: &End) -> LogRecord {
+        LogRecord::TurnEnd(TurnEnd {
+            time: Timestamp::now(),
+            turn: self.turn,
+            outcome: end.outcome,
+            detail: end.detail.clone(),
+            millis: Some(millis(self.began.elapsed())),
+        })
+    }
+
+    /// Tells everyone how the turn ended.
+    pub(super) fn ended(&self, end: End, certainty: Certainty) {
+        let index = match end.outcome {
+            TurnOutcome::Done => 0,
+            TurnOutcome::Cancelled => 1,
+            TurnOutcome::Failed => 2,
+            TurnOutcome::Limit => 3,
+        };
+        if let Some(counter) = self.agent.counters.turns.get(index) {
+            Counters::add(counter, 1);
+        }
+        let session = self.conversation.id();
+        let turn = self.turn;
+        let why = end.detail.as_deref().map(|d| format!(": {d}")).unwrap_or_default();
+        let outcome = format!("{:?}", end.outcome).to_lowercase();
+        if end.outcome == TurnOutcome::Failed {
+            log::warn!(SESSION:% = session, TURN:% = turn, EVENT = "turn_end", OUTCOME = outcome.as_str(); "turn {turn} of {session} {outcome}{why}");
+        } else {
+            log::info!(SESSION:% = session, TURN:% = turn, EVENT = "turn_end", OUTCOME = outcome.as_str(); "turn {turn} of {session} {outcome}{why}");
+        }
+        self.publish(EventKind::TurnEnd { outcome: end.outcome, detail: end.detail, certainty });
+    }
+
+    /// Ends the turn durably.
+    pub(super) async fn finish(&self, end: End) -> Result<(), AgentError> {
+        self.append(vec![self.end_record(&end)]).await?;
+        self.ended(end, Certainty::Durable);
+        Ok(())
+    }
+
+    /// Ends the turn after an error, durably if the disk lets it.
+    async fn fail(&self, error: AgentError) {
+        let detail = error.to_string();
+        let end = End { outcome: TurnOutcome::Failed, detail: Some(detail.clone()) };
+        match &error {
+            AgentError::Store(e) => {
+                let code = match e {
+                    SessionError::Poisoned(_) => ErrorCode::Poisoned,
+                    _ => ErrorCode::Disk,
+                };
+                self.publish(EventKind::Error { code, message: detail });
+            }
+            AgentError::Model(_) => self.publish(EventKind::Error { code: ErrorCode::Model, message: detail }),
+            _ => {}
+        }
+        if self.finish(end.clone()).await.is_err() {
+            self.ended(end, Certainty::Unknown);
+        }
+    }
+
+    async fn drive(&mut self, cancel: &Cancel) -> Result<(), AgentError> {
+        let ticket = self.agent.queue.join(self.conversation.id().clone());
+        let queued = ticket.granted(|place| self.publish(EventKind::Queued { place: count(place) }));
+        tokio::select! {
+            biased;
+            reason = cancel.stopped() => return self.finish(End::stopped(reason)).await,
+            () = queued => {}
+        }
+        // waiting for the slot is not the turn's own time
+        self.deadline = Instant::now().checked_add(Duration::from_secs(self.limits.turn_seconds)).unwrap_or(self.deadline);
+        loop {
+            if let Some(end) = self.ready(cancel).await? {
+                return self.finish(end).await;
+            }
+            let asked = match self.ask().await? {
+                Ok(asked) => asked,
+                Err(end) => return self.finish(end).await,
+            };
+            let streamed = self.complete(&asked, cancel).await?;
+            let Some(calls) = self.record(&asked, streamed).await? else {
+                return Ok(());
+            };
+            if let Some(end) = self.run_tools(calls, cancel).await? {
+                return self.finish(end).await;
+            }
+        }
+    }
+
+    /// Waits for the model server, as long as it takes, and checks that it is the session's.
+    async fn ready(&mut self, cancel: &Cancel) -> Result<Option<End>, AgentError> {
+        if self.requests >= self.limits.turn_requests {
+            return Ok(Some(End::limit(self.limits.reached("turn_requests"))));
+        }
+        let server = Rc::clone(&self.agent.server);
+        let first = self.requests == 0;
+        let ready = async {
+            server.wait_ready(|why| self.publish(EventKind::Waiting { why: why.to_owned() })).await?;
+            if first { server.identity().await.map(Some) } else { Ok(None) }
+        };
+        let waited = Instant::now();
+        let served = tokio::select! {
+            biased;
+            reason = cancel.stopped() => return Ok(Some(End::stopped(reason))),
+            served = ready => served?,
+        };
+        // nor is waiting for the server
+        self.deadline = self.deadline.checked_add(waited.elapsed()).unwrap_or(self.deadline);
+        self.requests = self.requests.saturating_add(1);
+        match served.and_then(|served| other_model(&self.baseline.model, &served)) {
+            Some(why) => Err(AgentError::OtherModel(why)),
+            None => Ok(None),
+        }
+    }
+
+    /// Makes the prompt, and refuses one that cannot fit.
+    async fn ask(&self) -> Result<Result<Asked, End>, AgentError> {
+        let framing = &self.baseline.framing;
+        let session = self.conversation.session.lock().await;
+        let records = session.records();
+        let spoke = records.iter().rev().find_map(|record| match record {
+            LogRecord::AssistantMessage(message) => Some(message.finish),
+            _ => None,
+        });
+        let replayed = replay(framing, records);
+        let expected = spoke.map_or(0, |finish| cached_after(count(replayed.list.len()), finish));
+        let new = tokenize(&self.agent.server, &replayed.new).await?;
+        let mut prompt = replayed.list;
+        drop(session);
+        prompt.extend_from_slice(&new);
+        let n_ctx = self.baseline.model.n_ctx;
+        let room = n_ctx.saturating_sub(count(prompt.len())).saturating_sub(1);
+        if room < self.limits.context_reserve_tokens.max(1) {
+            let why = format!(
+                "the context is full: the prompt has {} of {n_ctx} tokens, and [limits] context_reserve_tokens keeps {} \
+                 free for the answer; begin a new session, or give the model server a larger context (-c)",
+                prompt.len(),
+                self.limits.context_reserve_tokens
+            );
+            return Ok(Err(End::limit(why)));
+        }
+        let left = self.limits.turn_tokens.saturating_sub(self.generated);
+        if left == 0 {
+            return Ok(Err(End::limit(self.limits.reached("turn_tokens"))));
+        }
+        let context = format!("the context of {n_ctx} tokens is full; begin a new session, or give the model server a larger one (-c)");
+        let bounds = [
+            (room, context),
+            (left, self.limits.reached("turn_tokens")),
+            (self.limits.completion_tokens, self.limits.reached("completion_tokens")),
+        ];
+        let (max_tokens, max_why) = bounds.into_iter().min_by_key(|(n, _)| *n).unwrap_or_default();
+        Ok(Ok(Asked { prompt, new: new.len(), expected, max_tokens, max_why }))
+    }
+
+    /// Asks the model, and follows it to the end.
+    async fn complete(&self, asked: &Asked, cancel: &Cancel) -> Result<Streamed, AgentError> {
+        let framing = &self.baseline.framing;
+        let thinking = framing.reasoning.as_ref().map(|tags| ThinkingCap { tags, tokens: self.limits.thinking_tokens });
+        let request = CompletionRequest {
+            prompt: &asked.prompt,
+            max_tokens: asked.max_tokens,
+            sampling: &self.baseline.sampling,
+            thinking,
+        };
+        let parser = ReplyParser::new(framing.tool_family, framing.reasoning.as_ref());
+        let streamed = stream(
+            &self.agent.server,
+            &request,
+            parser,
+            cancel,
+            self.deadline,
+            |cached| self.check_cache(asked, cached),
+            |event| self.publish(event),
+        );
+        Ok(streamed.await?)
+    }
+
+    /// Compares what the first event says is cached with what must be, before anything is evaluated.
+    fn check_cache(&self, asked: &Asked, cached: u64) {
+        let session = self.conversation.id();
+        let before = self.agent.counters.slot_session.replace(Some(session.clone()));
+        let lost = asked.expected.saturating_sub(cached);
+        if lost == 0 {
+            return;
+        }
+        let why = match before {
+            Some(other) if other != *session => format!("session {other} used the slot in between"),
+            Some(_) => "the model server was restarted, or another client used the slot".to_owned(),
+            None => "loopd was restarted, and since then or meanwhile the model server was too, or another client used the slot".to_owned(),
+        };
+        let message = format!("{lost} tokens of this conversation are evaluated again: {why}");
+        let turn = self.turn;
+        log::warn!(SESSION:% = session, TURN:% = turn, EVENT = "cache_lost", LOST_N = lost, CACHE_N = cached; "session {session}: {message}");
+        Counters::add(&self.agent.counters.lost, lost);
+        *self.agent.counters.last_loss.borrow_mut() = Some(format!("{} session {session}: {message}", Timestamp::now()));
+        self.publish(EventKind::Notice { code: "cache_lost".to_owned(), message });
+    }
+
+    /// Makes a completion final: one durable append of all that became final with it. Gives the calls
+    /// that are to run now, or none when the turn has ended.
+    async fn record(&mut self, asked: &Asked, streamed: Streamed) -> Result<Option<Vec<Pending>>, AgentError> {
+        let (finish, end) = self.judge(asked, &streamed);
+        if streamed.ids.is_empty() && finish == Finish::Cancelled {
+            // nothing was said, so there is nothing to keep but the end
+            self.finish(end.unwrap_or_else(|| End::stopped(StopReason::Cancelled))).await?;
+            return Ok(None);
+        }
+        let usage = self.usage(asked, &streamed);
+        let took = millis(streamed.took);
+        let ids = self.exact_ids(asked, &streamed).await?;
+        let mut session = self.conversation.session.lock().await;
+        let first = session.next_call();
+        let calls = if finish == Finish::ToolCalls { number(first, streamed.reply.calls) } else { Vec::new() };
+        let now = Timestamp::now();
+        let message = AssistantMessage {
+            time: now,
+            turn: self.turn,
+            text: streamed.reply.text,
+            reasoning: streamed.reply.reasoning,
+            tool_calls: calls.iter().map(|pending| pending.call.clone()).collect(),
+            finish,
+            prompt_ids: asked.prompt.iter().skip(asked.prompt.len().saturating_sub(asked.new)).copied().collect::<Vec<_>>().into(),
+            ids: ids.into(),
+        };
+        let list = count(asked.prompt.len()).saturating_add(count(message.kept_ids().len()));
+        let mut records = vec![
+            LogRecord::AssistantMessage(message),
+            LogRecord::Usage(UsageRecord::new(now, self.turn, usage, took)),
+        ];
+        records.extend(end.as_ref().map(|end| self.end_record(end)));
+        let head = if asked.expected == 0 { self.baseline.framing.head.len() } else { 0 };
+        session.append_all(records).await?;
+        drop(session);
+        self.generated = self.generated.saturating_add(usage.predicted_n);
+        self.account(asked, &usage, finish, count(asked.new.saturating_add(head)), list, took);
+        for pending in &calls {
+            let ToolCall { call, name, arguments } = pending.call.clone();
+            self.publish(EventKind::ToolCall { call, name, arguments });
+        }
+        match end {
+            Some(end) => {
+                self.ended(end, Certainty::Durable);
+                Ok(None)
+            }
+            None => Ok(Some(calls)),
+        }
+    }
+
+    /// How the completion finished, and how the turn ends with it, unless it goes on with tools.
+    fn judge(&self, asked: &Asked, streamed: &Streamed) -> (Finish, Option<End>) {
+        match &streamed.ended {
+            Ended::Stopped(reason) => (Finish::Cancelled, Some(End::stopped(*reason))),
+            Ended::TimeUp => (Finish::Cancelled, Some(End::limit(self.limits.reached("turn_seconds")))),
+            Ended::Final(Final { stop: Stop::Limit, .. }) => (Finish::Length, Some(End::limit(asked.max_why.clone()))),
+            Ended::Final(_) if streamed.reply.calls.is_empty() => {
+                (Finish::Stop, Some(End { outcome: TurnOutcome::Done, detail: None }))
+            }
+            Ended::Final(_) => (Finish::ToolCalls, None),
+        }
+    }
+
+    fn usage(&self, asked: &Asked, streamed: &Streamed) -> Usage {
+        let sampled = count(streamed.ids.len());
+        let (cache_n, prompt_n, predicted_n) = match &streamed.ended {
+            Ended::Final(last) => (last.cache_n, last.prompt_n, last.predicted_n),
+            _ => {
+                let cached = streamed.cached.unwrap_or_default();
+                (cached, count(asked.prompt.len()).saturating_sub(cached), sampled)
+            }
+        };
+        let reasoning_tokens = streamed.reasoning_tokens;
+        let capped = self.baseline.framing.reasoning.is_some() && reasoning_tokens >= self.limits.thinking_tokens;
+        Usage { cache_n, prompt_n, predicted_n, reasoning_tokens, thinking_capped: capped }
+    }
+
+    async fn exact_ids(&self, asked: &Asked, streamed: &Streamed) -> Result<Vec<TokenId>, AgentError> {
+        let session = self.conversation.id();
+        let name = format!("ids-{session}.bin");
+        let files = self.agent.slot_files.as_ref();
+        let ids =
+            resolve(&self.agent.server, files, &name, &asked.prompt, streamed.ids.clone(), &streamed.gaps).await?;
+        if let Ids::Replaced(_, why) = &ids {
+            let message = format!(
+                "the ids of some characters could not be read back ({why}); \
+                 the text is right, but some tokens of it will be evaluated again"
+            );
+            log::warn!(SESSION:% = session, EVENT = "ids_replaced"; "session {session}: {message}");
+            self.publish(EventKind::Notice { code: "ids_replaced".to_owned(), message });
+        }
+        Ok(ids.into_ids())
+    }
+
+    fn account(&self, asked: &Asked, usage: &Usage, finish: Finish, new_n: u64, context_n: u64, millis: u64) {
+        let counters = &self.agent.counters;
+        Counters::add(&counters.cached, usage.cache_n);
+        Counters::add(&counters.evaluated, usage.prompt_n);
+        Counters::add(&counters.generated, usage.predicted_n);
+        let session = self.conversation.id();
+        let turn = self.turn;
+        let lost_n = asked.expected.saturating_sub(usage.cache_n);
+        log::info!(
+            SESSION:% = session, TURN:% = turn, EVENT = "completion", CACHE_N = usage.cache_n,
+            PROMPT_N = usage.prompt_n, PREDICTED_N = usage.predicted_n, LOST_N = lost_n, MILLIS = millis;
+            "turn {turn} of {session}: {} tokens from cache, {} evaluated, {} generated, {lost_n} evaluated again, {millis} ms",
+            usage.cache_n, usage.prompt_n, usage.predicted_n
+        );
+        let n_ctx = self.baseline.model.n_ctx;
+        self.publish(EventKind::Usage { usage: *usage, new_n, lost_n, context_n, n_ctx, finish, millis });
+    }
+}
+
+fn number(first: CallId, calls: Vec<ParsedCall>) -> Vec<Pending> {
+    let mut next = first;
+    let mut numbered = Vec::with_capacity(calls.len());
+    for ParsedCall { name, arguments, problem, .. } in calls {
+        numbered.push(Pending { call: ToolCall { call: next, name, arguments }, problem });
+        next = next.next();
+    }
+    numbered
+}

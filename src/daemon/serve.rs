@@ -1,0 +1,207 @@
+//! `loopd serve`: from the configuration to ready, and from a signal to a clean end.
+
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::Instant;
+
+use crate::agent::{Agent, Conversation, Events, Settings, StopReason};
+use crate::channel::{self, ChannelLimits, HomeLock, Hub, Listener};
+use crate::config::Config;
+use crate::model::Server;
+use crate::proto::{EventKind, SessionId, TurnId};
+use crate::store::{self, Catalog, SlotFiles};
+use crate::tool::Registry;
+
+use super::args::Common;
+use super::service::{About, Daemon};
+use super::sessions::Sessions;
+use super::{EXIT_CONFIG, fail, journal};
+
+struct ToHub(Rc<Hub>);
+
+impl Events for ToHub {
+    fn publish(&self, session: &SessionId, turn: Option<TurnId>, kind: EventKind) {
+        self.0.publish(session, turn, kind);
+    }
+}
+
+/// Runs the daemon until it is told to end. Exit status: 0 after an orderly end, 1 when it cannot run, 78
+/// when it never can as it is configured here.
+pub(super) fn serve(common: &Common) -> ExitCode {
+    let config = match Config::load(common.config.as_deref(), &common.overrides()) {
+        Ok(config) => config,
+        Err(e) => return fail(EXIT_CONFIG, &e),
+    };
+    if let Err(e) = journal::init(config.daemon.log_level.into()) {
+        return fail(1, &e);
+    }
+    store::ignore_file_size_signal();
+    let runtime = match store::Uring::runtime() {
+        Ok(runtime) => runtime,
+        Err(e) => {
+            log::error!(EVENT = "io_uring_refused"; "{e}");
+            return ExitCode::from(EXIT_CONFIG);
+        }
+    };
+    match runtime.block_on(run(config, common)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            log::error!("{e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(config: Config, common: &Common) -> Result<(), Box<dyn std::error::Error>> {
+    let catalog = Catalog::new(config.daemon.home.clone(), &config.limits, config.daemon.torn_tail);
+    catalog.prepare().await?;
+    let lock = HomeLock::take(&config.daemon.home)?;
+    let listener = Listener::activated_or_bind(&config.daemon.socket, &lock)?;
+    let socket = listener.path().display().to_string();
+    let limits = ChannelLimits {
+        message_bytes: config.limits.message_bytes,
+        clients: config.limits.clients,
+        queued_events: config.limits.queued_events,
+        ..ChannelLimits::default()
+    };
+    let run = SessionId::from_random(random()?).to_string();
+    let hub = Hub::new(run.clone(), limits);
+    let grace = Duration::from_secs(config.limits.shutdown_seconds);
+    let home = config.daemon.home.display().to_string();
+    let daemon = Rc::new(wire(config, catalog, Rc::clone(&hub))?);
+
+    log::info!(EVENT = "ready"; "{} serves {home} on {socket}, slot {} of {}", super::status::DAEMON, daemon.about.slot, daemon.about.url);
+    notify(&[sd_notify::NotifyState::Ready, sd_notify::NotifyState::Status("serving")]);
+    let watchdog = tokio::task::spawn_local(watchdog());
+    let stalls = tokio::task::spawn_local(watch_disk());
+    let stop = until_told(Rc::clone(&daemon), common);
+    channel::serve(listener, Rc::clone(&daemon), hub, limits, run, async {
+        stop.await;
+        notify(&[sd_notify::NotifyState::Stopping]);
+        end_turns(&daemon, grace).await;
+    })
+    .await?;
+    watchdog.abort();
+    stalls.abort();
+    drop(lock);
+    log::info!(EVENT = "ended"; "loopd has ended in order");
+    Ok(())
+}
+
+/// Connects the parts.
+fn wire(config: Config, catalog: Catalog, hub: Rc<Hub>) -> Result<Daemon, Box<dyn std::error::Error>> {
+    let key = config.model.api_key()?;
+    let silence = Duration::from_secs(config.limits.server_silence_seconds);
+    let server = Server::new(config.model.url.clone(), key, config.daemon.slot, silence);
+    let tools = super::tools::registry(&config.tools, &config.limits)?;
+    let settings = Settings {
+        system_prompt: config.model.system_prompt.clone(),
+        tools: Registry::shown().to_owned(),
+        sampling: config.model.sampling.clone(),
+        reasoning: config.model.reasoning.clone(),
+    };
+    let about = About {
+        home: config.daemon.home.display().to_string(),
+        slot: config.daemon.slot,
+        url: config.model.url.to_string(),
+        // a page of records must fit into a message, with room for its envelope
+        export_bytes: u64::try_from(config.limits.message_bytes / 2).unwrap_or(u64::MAX),
+        name_bytes: 200,
+        began: Instant::now(),
+    };
+    let slot_files = config.model.slot_dir.clone().map(SlotFiles::new);
+    let most = config.limits.open_sessions;
+    let events = Rc::new(ToHub(Rc::clone(&hub)));
+    let agent = Agent::new(Rc::clone(&server), Rc::new(tools), slot_files, config.limits, events);
+    let sessions = Sessions::new(catalog, most);
+    Ok(Daemon { agent, server, sessions, hub, settings, about, stop: tokio::sync::Notify::new() })
+}
+
+/// Twelve bytes from the kernel.
+fn random() -> Result<[u8; 12], getrandom::Error> {
+    let mut bytes = [0; 12];
+    getrandom::fill(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn notify(states: &[sd_notify::NotifyState<'_>]) {
+    if let Err(e) = sd_notify::notify(states) {
+        log::warn!("systemd could not be told the state: {e}");
+    }
+}
+
+/// Pings systemd's watchdog from the thread that does all the work: when that hangs, so do the pings.
+async fn watchdog() {
+    let Some(limit) = sd_notify::watchdog_enabled() else {
+        return;
+    };
+    let mut every = tokio::time::interval((limit / 2).max(Duration::from_millis(10)));
+    loop {
+        every.tick().await;
+        notify(&[sd_notify::NotifyState::Watchdog]);
+    }
+}
+
+/// Says so in the journal when the disk holds up a write or a sync.
+async fn watch_disk() {
+    const SLOW: Duration = Duration::from_secs(5);
+    let mut every = tokio::time::interval(SLOW);
+    loop {
+        every.tick().await;
+        if let Some(age) = store::oldest_sync_age().filter(|age| *age >= SLOW) {
+            let seconds = age.as_secs();
+            log::warn!(EVENT = "disk_stalled", SECONDS = seconds; "the disk has not finished a write or sync for {seconds} s; its record is not acknowledged until it has");
+        }
+    }
+}
+
+/// Returns when a signal or a client says so; reloads what can be reloaded on SIGHUP.
+async fn until_told(daemon: Rc<Daemon>, common: &Common) {
+    let (terminate, interrupt, hangup) =
+        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()), signal(SignalKind::hangup()));
+    let (Ok(mut terminate), Ok(mut interrupt), Ok(mut hangup)) = (terminate, interrupt, hangup) else {
+        log::error!("signals cannot be received; loopd ends");
+        return;
+    };
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => return log::info!(EVENT = "stopping"; "told to end by SIGTERM"),
+            _ = interrupt.recv() => return log::info!(EVENT = "stopping"; "told to end by SIGINT"),
+            () = daemon.stop.notified() => return,
+            _ = hangup.recv() => reload(&daemon, common),
+        }
+    }
+}
+
+fn reload(daemon: &Daemon, common: &Common) {
+    notify(&[sd_notify::NotifyState::Reloading]);
+    match Config::load(common.config.as_deref(), &common.overrides()) {
+        Ok(config) => {
+            daemon.agent.set_limits(config.limits);
+            log::info!(EVENT = "reloaded"; "the limits of a turn were read anew; all other changes need a restart");
+        }
+        Err(e) => log::error!(EVENT = "reload_failed"; "the configuration was not read anew, the old one stays: {e}"),
+    }
+    notify(&[sd_notify::NotifyState::Ready]);
+}
+
+/// Ends every turn durably, within the time that systemd gives.
+async fn end_turns(daemon: &Daemon, grace: Duration) {
+    daemon.agent.stop_accepting();
+    let ended = async {
+        let stop = |conversation: Rc<Conversation>| {
+            // an error says that it has ended by itself meanwhile
+            tokio::task::spawn_local(async move { conversation.stop(StopReason::Shutdown).await })
+        };
+        let stopping: Vec<_> = daemon.sessions.running().into_iter().map(stop).collect();
+        for stopped in stopping {
+            let _ = stopped.await;
+        }
+    };
+    if tokio::time::timeout(grace, ended).await.is_err() {
+        log::error!(EVENT = "stop_timed_out"; "a turn did not end within {} s; it is closed when its session is used next", grace.as_secs());
+    }
+}

@@ -1,0 +1,211 @@
+//! What each request of a client comes to: a call to the store or to the agent, and its answer.
+
+use std::rc::Rc;
+
+use tokio::time::Instant;
+
+use crate::agent::{self, Agent, Conversation, Settings, StopReason};
+use crate::channel::{Hub, Peer, Service};
+use crate::model::Server;
+use crate::proto::{
+    BaselineContent, ErrorBody, ErrorCode, LogRecord, Named, Reply, Request, ServerState, SessionId, SessionInfo,
+    SessionState, Timestamp, turn_usages,
+};
+use crate::store::{Baseline, SessionError};
+
+use super::errors::{of_agent, of_store};
+use super::sessions::Sessions;
+
+/// The daemon, as the channel sees it.
+pub(super) struct Daemon {
+    pub(super) agent: Rc<Agent>,
+    pub(super) server: Rc<Server>,
+    pub(super) sessions: Sessions,
+    pub(super) hub: Rc<Hub>,
+    pub(super) settings: Settings,
+    pub(super) about: About,
+    pub(super) stop: tokio::sync::Notify,
+}
+
+/// What does not change while the daemon runs.
+pub(super) struct About {
+    pub(super) home: String,
+    pub(super) slot: u32,
+    pub(super) url: String,
+    pub(super) export_bytes: u64,
+    pub(super) name_bytes: usize,
+    pub(super) began: Instant,
+}
+
+impl Service for Daemon {
+    async fn request(self: Rc<Self>, peer: Peer, request: Request) -> Result<Reply, ErrorBody> {
+        // a task of its own: a client that goes away must not drop an append on its way
+        let answer = tokio::task::spawn_local(async move { self.answer(&peer, request).await });
+        match answer.await {
+            Ok(answer) => answer,
+            Err(e) => Err(ErrorBody::new(ErrorCode::Internal, format!("a defect in loopd: {e}; please report it"))),
+        }
+    }
+
+    async fn attach(self: Rc<Self>, session: SessionId) -> Result<bool, ErrorBody> {
+        let info = self.sessions.catalog().info(&session).await.map_err(|e| of_store(&e))?;
+        Ok(self.overlay(info).state == SessionState::Running)
+    }
+}
+
+impl Daemon {
+    async fn answer(&self, peer: &Peer, request: Request) -> Result<Reply, ErrorBody> {
+        match request {
+            Request::Hello { .. } | Request::Attach { .. } | Request::Detach { .. } => {
+                Err(ErrorBody::new(ErrorCode::Internal, "this request is the channel's own"))
+            }
+            Request::Create { id, name } => self.create(id, name).await,
+            Request::Open { session } => {
+                let conversation = self.conversation(&session).await?;
+                self.describe(&conversation).await
+            }
+            Request::List {} => {
+                let sessions = self.sessions.catalog().list().await.map_err(|e| of_store(&e))?;
+                Ok(Reply::Sessions { sessions: sessions.into_iter().map(|info| self.overlay(info)).collect() })
+            }
+            Request::Resolve { text } => {
+                let id = self.sessions.catalog().resolve(&text).await.map_err(|e| of_store(&e))?;
+                self.info(&id).await
+            }
+            Request::Latest {} => match self.sessions.catalog().latest().await.map_err(|e| of_store(&e))? {
+                Some(id) => self.info(&id).await,
+                None => Err(ErrorBody::new(ErrorCode::NotFound, "there is no session yet; begin one with: bxctl chat --new")),
+            },
+            Request::Send { session, text } => {
+                let conversation = self.conversation(&session).await?;
+                let turn = self.agent.send(&conversation, text).await.map_err(|e| of_agent(&e))?;
+                log::debug!(SESSION:% = session, TURN:% = turn; "{peer} sent turn {turn}");
+                Ok(Reply::Turn { session, turn })
+            }
+            Request::Retry { session } => {
+                let conversation = self.conversation(&session).await?;
+                let turn = self.agent.retry(&conversation).await.map_err(|e| of_agent(&e))?;
+                Ok(Reply::Turn { session, turn })
+            }
+            Request::Cancel { session } => {
+                let conversation = self.conversation(&session).await?;
+                conversation.stop(StopReason::Cancelled).await.map_err(|e| of_agent(&e))?;
+                Ok(Reply::Done {})
+            }
+            Request::Rename { session, name } => self.rename(&session, name).await,
+            Request::Delete { session } => self.delete(&session).await,
+            Request::Export { session, from } => {
+                let page = self.sessions.catalog().records(&session, from, self.about.export_bytes).await;
+                let (records, next) = page.map_err(|e| of_store(&e))?;
+                Ok(Reply::Records { records, next })
+            }
+            Request::Usage { session } => {
+                let conversation = self.conversation(&session).await?;
+                let rows = conversation.read(|s| {
+                    let head = s.baseline().content().framing.head.len();
+                    turn_usages(u64::try_from(head).unwrap_or(u64::MAX), s.records())
+                });
+                Ok(Reply::Usage { turns: rows.await })
+            }
+            Request::Status {} => Ok(Reply::Status { status: Box::new(self.status().await) }),
+            Request::Metrics {} => Ok(Reply::Metrics { text: self.metrics() }),
+            Request::Shutdown {} => {
+                log::info!("{peer} asked loopd to end");
+                self.stop.notify_one();
+                Ok(Reply::Done {})
+            }
+        }
+    }
+
+    async fn conversation(&self, id: &SessionId) -> Result<Rc<Conversation>, ErrorBody> {
+        self.sessions.get(id).await.map_err(|e| of_store(&e))
+    }
+
+    async fn info(&self, id: &SessionId) -> Result<Reply, ErrorBody> {
+        let info = self.sessions.catalog().info(id).await.map_err(|e| of_store(&e))?;
+        Ok(Reply::Session { info: self.overlay(info), differs: Vec::new() })
+    }
+
+    /// A session's state, and how its baseline differs from today's configuration.
+    async fn describe(&self, conversation: &Conversation) -> Result<Reply, ErrorBody> {
+        let differs = conversation.read(|s| agent::differences(s.baseline().content(), &self.settings)).await;
+        let info = self.sessions.catalog().info(conversation.id()).await.map_err(|e| of_store(&e))?;
+        Ok(Reply::Session { info: self.overlay(info), differs })
+    }
+
+    /// What the disk cannot know: whether a turn runs.
+    fn overlay(&self, mut info: SessionInfo) -> SessionInfo {
+        if self.sessions.find(&info.id).is_some_and(|c| c.running().is_some()) {
+            info.state = SessionState::Running;
+            info.reason = None;
+        }
+        info
+    }
+
+    async fn create(&self, id: Option<SessionId>, name: Option<String>) -> Result<Reply, ErrorBody> {
+        let name = name.map(|name| self.checked_name(name)).transpose()?;
+        let content = self.baseline().await?;
+        let baseline = Baseline::freeze(content).map_err(|e| of_store(&SessionError::Baseline(e)))?;
+        let created = self.sessions.catalog().create(id, baseline, self.about.slot, name).await;
+        let conversation = self.sessions.adopt(created.map_err(|e| of_store(&e))?);
+        log::info!(SESSION:% = conversation.id(), EVENT = "session_start"; "session {} begins", conversation.id());
+        self.describe(&conversation).await
+    }
+
+    /// A baseline for a new session. While the model server is away, that of the newest session serves, if it
+    /// was made with today's configuration: the first turn checks that the model is still the same.
+    async fn baseline(&self) -> Result<BaselineContent, ErrorBody> {
+        if self.server.state().await.0 != ServerState::Ready
+            && let Some(content) = self.newest_baseline().await
+        {
+            return Ok(content);
+        }
+        let frozen = async {
+            self.server.wait_ready(|why| log::info!("a new session waits for the model server: {why}")).await?;
+            agent::freeze(&self.server, &self.settings).await
+        };
+        frozen.await.map_err(|e| ErrorBody::new(ErrorCode::Model, e.to_string()))
+    }
+
+    async fn newest_baseline(&self) -> Option<BaselineContent> {
+        let id = self.sessions.catalog().latest().await.ok()??;
+        let conversation = self.sessions.get(&id).await.ok()?;
+        let content = conversation.read(|s| s.baseline().content().clone()).await;
+        (agent::differences(&content, &self.settings).is_empty() && content.model.url == self.about.url).then_some(content)
+    }
+
+    fn checked_name(&self, name: String) -> Result<String, ErrorBody> {
+        let bad = |why: String| Err(ErrorBody::new(ErrorCode::BadRequest, why));
+        let name = name.trim();
+        if name.is_empty() {
+            return bad("a session's name cannot be empty".to_owned());
+        }
+        if name.len() > self.about.name_bytes {
+            return bad(format!("a session's name can have {} bytes at most; this one has {}", self.about.name_bytes, name.len()));
+        }
+        if name.chars().any(char::is_control) {
+            return bad("a session's name cannot hold control characters".to_owned());
+        }
+        Ok(name.to_owned())
+    }
+
+    async fn rename(&self, session: &SessionId, name: String) -> Result<Reply, ErrorBody> {
+        let name = self.checked_name(name)?;
+        let conversation = self.conversation(session).await?;
+        let record = LogRecord::Named(Named { time: Timestamp::now(), name });
+        conversation.append(record).await.map_err(|e| of_agent(&e))?;
+        Ok(Reply::Done {})
+    }
+
+    async fn delete(&self, session: &SessionId) -> Result<Reply, ErrorBody> {
+        if let Some(turn) = self.sessions.find(session).and_then(|c| c.running()) {
+            let why = format!("session {session} is busy with turn {turn}; cancel it first (bxctl cancel {session})");
+            return Err(ErrorBody::new(ErrorCode::Busy, why));
+        }
+        self.sessions.close(session);
+        self.sessions.catalog().delete(session).await.map_err(|e| of_store(&e))?;
+        self.hub.forget(session);
+        log::info!(SESSION:% = session, EVENT = "session_deleted"; "session {session} was deleted");
+        Ok(Reply::Done {})
+    }
+}

@@ -1,0 +1,104 @@
+//! The sessions that are open: opened when first needed, closed again when too many are.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use tokio::sync::Mutex;
+
+use crate::agent::Conversation;
+use crate::proto::SessionId;
+use crate::store::{Catalog, Session, SessionError};
+
+/// Open sessions, by id; the least recently used ones are closed beyond a limit. Closing loses nothing:
+/// the log is the state.
+pub(super) struct Sessions {
+    catalog: Catalog,
+    open: RefCell<HashMap<SessionId, Entry>>,
+    /// One opening at a time, so that nobody meets a session that is half open.
+    opening: Mutex<()>,
+    clock: std::cell::Cell<u64>,
+    most: usize,
+}
+
+struct Entry {
+    conversation: Rc<Conversation>,
+    used: u64,
+}
+
+impl Sessions {
+    /// No session is open yet; at most `most` without a running turn stay so.
+    pub(super) fn new(catalog: Catalog, most: usize) -> Self {
+        Self { catalog, open: RefCell::default(), opening: Mutex::new(()), clock: std::cell::Cell::new(0), most }
+    }
+
+    /// The sessions on disk.
+    pub(super) fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
+    /// The conversation of a session, opened from disk if it is not open.
+    pub(super) async fn get(&self, id: &SessionId) -> Result<Rc<Conversation>, SessionError> {
+        if let Some(conversation) = self.find(id) {
+            return Ok(conversation);
+        }
+        let _one = self.opening.lock().await;
+        if let Some(conversation) = self.find(id) {
+            return Ok(conversation);
+        }
+        let session = self.catalog.open(id).await?;
+        Ok(self.adopt(session))
+    }
+
+    /// The conversation of a session that is open already.
+    pub(super) fn find(&self, id: &SessionId) -> Option<Rc<Conversation>> {
+        let now = self.tick();
+        self.open.borrow_mut().get_mut(id).map(|entry| {
+            entry.used = now;
+            Rc::clone(&entry.conversation)
+        })
+    }
+
+    /// Takes an open session in.
+    pub(super) fn adopt(&self, session: Session) -> Rc<Conversation> {
+        let conversation = Rc::new(Conversation::new(session));
+        let entry = Entry { conversation: Rc::clone(&conversation), used: self.tick() };
+        self.open.borrow_mut().insert(conversation.id().clone(), entry);
+        self.shed();
+        conversation
+    }
+
+    /// Closes a session whose turn is over: after a failed sync, only a fresh open tells what the disk holds.
+    pub(super) fn close(&self, id: &SessionId) {
+        self.open.borrow_mut().remove(id);
+    }
+
+    /// Those with a turn that runs or waits.
+    pub(super) fn running(&self) -> Vec<Rc<Conversation>> {
+        let open = self.open.borrow();
+        open.values().map(|e| &e.conversation).filter(|c| c.running().is_some()).cloned().collect()
+    }
+
+    /// How many are open.
+    pub(super) fn count(&self) -> usize {
+        self.open.borrow().len()
+    }
+
+    fn tick(&self) -> u64 {
+        let now = self.clock.get().saturating_add(1);
+        self.clock.set(now);
+        now
+    }
+
+    fn shed(&self) {
+        let mut open = self.open.borrow_mut();
+        while open.len() > self.most.max(1) {
+            // one that is in use, or was just asked for, stays
+            let idle = open.iter().filter(|(_, e)| Rc::strong_count(&e.conversation) == 1);
+            let Some(oldest) = idle.min_by_key(|(_, e)| e.used).map(|(id, _)| id.clone()) else {
+                return;
+            };
+            open.remove(&oldest);
+        }
+    }
+}
