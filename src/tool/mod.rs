@@ -1,1 +1,30 @@
-//! Being built.
+//! Tools: the port that each of them implements, the registry behind the only two that the model sees, and
+//! the tools themselves.
+//!
+//! ```text
+//! the model's call ──► Registry::prepare ──► Answer            find_tool, or a call that cannot be made: nothing ran
+//!                                        └─► Run (policy, …) ──► Run::run ──► ToolReply
+//! ```
+//!
+//! Invariants:
+//! - [`Registry::shown`] is a constant: installing, removing or reordering tools never changes the prompt.
+//! - `prepare` starts nothing. Only [`Run::run`] does, it takes the run by value, and so a prepared call
+//!   runs at most once.
+//! - Whatever a tool does (hangs, floods, dies, panics), `run` returns a [`ToolReply`] within its time limit and
+//!   a few seconds, and holds no more of the output than the limit and a constant.
+//! - Never touches the log; the only files written are spill files, where the caller says.
+
+mod arguments;
+mod cancel;
+mod find;
+mod port;
+mod registry;
+mod run;
+mod schema;
+mod time;
+
+pub use cancel::Cancel;
+pub use port::{CallContext, Policy, SpillTarget, Tool, ToolDescription, ToolFuture, ToolLimits, ToolReply};
+pub use registry::{Installed, Prepared, Registry, RegistryError};
+pub use run::Run;
+pub use time::Time;

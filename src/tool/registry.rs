@@ -1,0 +1,202 @@
+//! The registry: the two tools that the model sees, and what stands behind them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+
+use serde_json::{Map, Value};
+
+use super::arguments::{self, inner_call, kind};
+use super::find::{Entry, Index};
+use super::schema::Checker;
+use super::{Policy, Run, Tool, ToolReply};
+
+/// The two tools' names; no installed tool may have one of them.
+const FIND_TOOL: &str = "find_tool";
+const CALL_TOOL: &str = "call_tool";
+
+/// The two tools as the model is shown them. It is part of the prompt's head: any change of a byte begins a
+/// new epoch of every session.
+const SHOWN: &str = concat!(
+    r#"[{"type":"function","function":{"name":"find_tool","description":"Search the installed tools by words; "#,
+    r#"returns their names and arguments.","parameters":{"type":"object","properties":"#,
+    r#"{"query":{"type":"string"}},"required":["query"]}}},"#,
+    r#"{"type":"function","function":{"name":"call_tool","description":"Run a tool that find_tool returned.","#,
+    r#""parameters":{"type":"object","properties":{"name":{"type":"string"},"arguments":{"type":"object"}},"#,
+    r#""required":["name","arguments"]}}}]"#
+);
+
+/// How many bytes of a schema an error shows at most.
+const SCHEMA_IN_ERROR_BYTES: usize = 1500;
+/// How many bytes a tool's name may have.
+const NAME_BYTES: usize = 128;
+
+/// A tool and whether it may be run.
+pub struct Installed {
+    /// The tool.
+    pub tool: Rc<dyn Tool>,
+    /// Whether it may be run.
+    pub policy: Policy,
+}
+
+/// Why a tool cannot be installed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RegistryError {
+    /// Its name is empty, too long, one of the two shown tools', or has characters that a name may not have.
+    Name(String),
+    /// Two tools have this name.
+    Duplicate(String),
+    /// Its schema is none: the tool, and why.
+    Schema(String, String),
+}
+
+impl fmt::Display for RegistryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => write!(
+                f,
+                "the tool name {name:?} cannot be used; allowed are 1 to {NAME_BYTES} of a-z A-Z 0-9 _ - . / \
+                 and neither {FIND_TOOL} nor {CALL_TOOL}"
+            ),
+            Self::Duplicate(name) => write!(f, "two tools are named {name:?}; rename one of them"),
+            Self::Schema(name, why) => {
+                write!(f, "the schema of the tool {name:?} is not a JSON Schema that can be used: {why}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for RegistryError {}
+
+/// All installed tools.
+pub struct Registry {
+    tools: BTreeMap<String, Callable>,
+    index: Index,
+}
+
+struct Callable {
+    tool: Rc<dyn Tool>,
+    policy: Policy,
+    schema: Value,
+    checker: Checker,
+}
+
+/// What a call of the model comes to. Nothing has been run yet.
+pub enum Prepared {
+    /// It is answered already.
+    Answer(ToolReply),
+    /// A tool is to be run.
+    Run(Run),
+}
+
+impl Registry {
+    /// Installs tools, in any order.
+    ///
+    /// # Errors
+    /// The first one that cannot be installed, and why.
+    pub fn new(installed: Vec<Installed>) -> Result<Self, RegistryError> {
+        let mut tools = BTreeMap::new();
+        let mut entries = Vec::new();
+        for Installed { tool, policy } in installed {
+            let name = tool.name().to_owned();
+            if !usable(&name) {
+                return Err(RegistryError::Name(name));
+            }
+            let description = tool.describe();
+            let checker =
+                Checker::new(&description.schema).map_err(|why| RegistryError::Schema(name.clone(), why))?;
+            if policy != Policy::Deny {
+                let (text, schema) = (description.text, description.schema.clone());
+                entries.push(Entry { name: name.clone(), text, schema });
+            }
+            let callable = Callable { tool, policy, schema: description.schema, checker };
+            if tools.insert(name.clone(), callable).is_some() {
+                return Err(RegistryError::Duplicate(name));
+            }
+        }
+        Ok(Self { tools, index: Index::new(entries) })
+    }
+
+    /// The two tools that the model sees, a JSON array; the same bytes whatever is installed.
+    #[must_use]
+    pub fn shown() -> &'static str {
+        SHOWN
+    }
+
+    /// The installed tools' names and policies, by name.
+    pub fn list(&self) -> impl Iterator<Item = (&str, Policy)> {
+        self.tools.iter().map(|(name, callable)| (name.as_str(), callable.policy))
+    }
+
+    /// A tool's description and schema, by name.
+    #[must_use]
+    pub fn tool(&self, name: &str) -> Option<&Rc<dyn Tool>> {
+        self.tools.get(name).map(|callable| &callable.tool)
+    }
+
+    /// Reads a call, `arguments` as the model wrote them, and checks all that can be checked before it runs. A model
+    /// that calls an installed tool by its own name, without `call_tool`, is understood.
+    #[must_use]
+    pub fn prepare(&self, name: &str, arguments: &str) -> Prepared {
+        // the schema library sees what a model and a stranger's schema made up: its defects are not ours
+        catch_unwind(AssertUnwindSafe(|| self.prepared(name, arguments)))
+            .unwrap_or_else(|_| Err(format!("the arguments of {name:?} could not be checked")))
+            .unwrap_or_else(|why| Prepared::Answer(ToolReply::error(format!("Nothing was run: {why}"))))
+    }
+
+    fn prepared(&self, name: &str, arguments: &str) -> Result<Prepared, String> {
+        match name {
+            FIND_TOOL => self.find(arguments).map(|text| Prepared::Answer(ToolReply::ok(text))),
+            CALL_TOOL => {
+                let call = inner_call(arguments)?;
+                self.checked(&call.name, call.arguments, &call.object).map(Prepared::Run)
+            }
+            name if self.tools.contains_key(name) => {
+                let object =
+                    arguments::object(arguments).map_err(|why| format!("the arguments of {name} {why}"))?;
+                self.checked(name, arguments.to_owned(), &object).map(Prepared::Run)
+            }
+            name => Err(self.unknown(name)),
+        }
+    }
+
+    fn find(&self, arguments: &str) -> Result<String, String> {
+        let object =
+            arguments::object(arguments).map_err(|why| format!("the arguments of find_tool {why}"))?;
+        if let Some(other) = object.keys().find(|key| *key != "query") {
+            return Err(format!("find_tool has no {other:?}; it takes \"query\": words to look for"));
+        }
+        match object.get("query") {
+            None | Some(Value::Null) => Ok(self.index.answer("")),
+            Some(Value::String(query)) => Ok(self.index.answer(query)),
+            Some(other) => Err(format!("\"query\" is {}; words in a string are allowed", kind(other))),
+        }
+    }
+
+    fn checked(&self, name: &str, text: String, object: &Map<String, Value>) -> Result<Run, String> {
+        let callable = self.tools.get(name).ok_or_else(|| self.unknown(name))?;
+        if callable.policy != Policy::Deny {
+            callable.checker.check(object, text.len()).map_err(|errors| {
+                let schema = callable.schema.to_string();
+                let allowed = if schema.len() <= SCHEMA_IN_ERROR_BYTES {
+                    format!("\nThe arguments of {name}: {schema}")
+                } else {
+                    String::new()
+                };
+                format!("the arguments do not fit {name}.\n{errors}{allowed}")
+            })?;
+        }
+        Ok(Run::new(Rc::clone(&callable.tool), callable.policy, text))
+    }
+
+    fn unknown(&self, name: &str) -> String {
+        let short: String = name.chars().take(NAME_BYTES).collect();
+        format!("there is no tool {short:?}. {} Use find_tool to search.", self.index.suggest(name))
+    }
+}
+
+fn usable(name: &str) -> bool {
+    let fits = |b: u8| b.is_ascii_alphanumeric() || b"_-./".contains(&b);
+    (1..=NAME_BYTES).contains(&name.len()) && name.bytes().all(fits) && name != FIND_TOOL && name != CALL_TOOL
+}
