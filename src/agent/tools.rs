@@ -1,11 +1,14 @@
 //! The tool part of a turn: started in the log before it is started in the world.
 
-use crate::proto::{EventKind, LogRecord, Timestamp, ToolCall, ToolOutcome, ToolResult, ToolStart};
-use crate::tool::{CallContext, Policy, Prepared, ToolReply};
+use std::pin::pin;
+
+use crate::config::Limit;
+use crate::proto::{EventKind, LogRecord, Timestamp, ToolCall, ToolResult, ToolStart};
+use crate::tool::{self, CallContext, Policy, Prepared, SpillTarget, ToolReply};
 
 use super::AgentError;
 use super::cancel::Cancel;
-use super::turn::{End, Pending, Turn};
+use super::turn::{End, Pending, Turn, reached};
 
 impl Turn {
     /// Runs the calls in order and records a result for each. Gives the turn's end when it may not go on.
@@ -18,8 +21,8 @@ impl Turn {
         for Pending { call, problem } in calls {
             end = end.or_else(|| self.may_call(&call, cancel));
             let reply = match (&end, problem) {
-                (Some(_), _) => refused("Not run: the turn was ended before this call."),
-                (None, Some(problem)) => refused(&problem),
+                (Some(_), _) => ToolReply::error("Not run: the turn was ended before this call."),
+                (None, Some(problem)) => ToolReply::error(problem),
                 (None, None) => self.call(&call, cancel).await?,
             };
             self.result(&call, reply).await?;
@@ -34,12 +37,12 @@ impl Turn {
         }
         self.calls = self.calls.saturating_add(1);
         if self.calls > self.limits.turn_tool_calls {
-            return Some(End::limit(self.limits.reached("turn_tool_calls")));
+            return Some(End::limit(reached(&self.limits, Limit::TurnToolCalls)));
         }
         let same = Some((call.name.clone(), call.arguments.clone()));
         self.repeats = if self.last_call == same { self.repeats.saturating_add(1) } else { 1 };
         self.last_call = same;
-        (self.repeats > self.limits.repeated_calls).then(|| End::limit(self.limits.reached("repeated_calls")))
+        (self.repeats > self.limits.repeated_calls).then(|| End::limit(reached(&self.limits, Limit::RepeatedCalls)))
     }
 
     async fn call(&self, call: &ToolCall, cancel: &Cancel) -> Result<ToolReply, AgentError> {
@@ -49,18 +52,28 @@ impl Turn {
         };
         match run.policy() {
             Policy::Allow => {}
-            Policy::Ask => return Ok(denied("Denied: this tool needs a person's approval, and nobody can be asked.")),
-            Policy::Deny => return Ok(denied("Denied: this tool is not allowed.")),
+            Policy::Ask => return Ok(ToolReply::denied(run.tool(), "loopd: a person must approve it, and nobody can be asked")),
+            Policy::Deny => return Ok(ToolReply::denied(run.tool(), "the configuration")),
         }
         let ToolCall { call, name, .. } = call.clone();
         let start = ToolStart { time: Timestamp::now(), turn: self.turn, call, name };
         self.append(vec![LogRecord::ToolStart(start)]).await?;
-        let context = CallContext::new(self.limits.tool_seconds, self.limits.tool_output_bytes);
+        let stop = tool::Cancel::new();
+        let dir = self.conversation.read(|session| session.dir().join("tool-output")).await;
+        let spill = SpillTarget { dir, stem: format!("call-{call}"), max_bytes: self.limits.tool_spill_bytes };
+        let context = CallContext {
+            seconds: self.limits.tool_seconds,
+            output_bytes: self.limits.tool_output_bytes,
+            spill: Some(spill),
+            cancel: stop.clone(),
+        };
+        let mut reply = pin!(run.run(context));
         tokio::select! {
             biased;
-            _ = cancel.stopped() => Ok(refused("Stopped: the turn was cancelled while this tool ran; what it had done by then stays done.")),
-            reply = run.run(context) => Ok(reply),
+            _ = cancel.stopped() => stop.cancel(),
+            reply = &mut reply => return Ok(reply),
         }
+        Ok(reply.await)
     }
 
     async fn result(&self, call: &ToolCall, reply: ToolReply) -> Result<(), AgentError> {
@@ -80,12 +93,4 @@ impl Turn {
         self.publish(EventKind::ToolResult { call, name, outcome, content });
         Ok(())
     }
-}
-
-fn refused(content: &str) -> ToolReply {
-    ToolReply { outcome: ToolOutcome::Error, content: content.to_owned(), truncated_bytes: 0, millis: 0 }
-}
-
-fn denied(content: &str) -> ToolReply {
-    ToolReply { outcome: ToolOutcome::Denied, content: content.to_owned(), truncated_bytes: 0, millis: 0 }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::config::Limits;
+use crate::config::{Limit, Limits};
 use crate::model::{CompletionRequest, Final, ParsedCall, ReplyParser, Stop, ThinkingCap};
 use crate::proto::{
     AssistantMessage, BaselineContent, CallId, Certainty, ErrorCode, EventKind, Finish, LogRecord, Timestamp,
@@ -41,6 +41,12 @@ impl End {
         };
         Self { outcome: TurnOutcome::Cancelled, detail }
     }
+}
+
+/// Which limit was reached, its value, and how to raise it.
+pub(super) fn reached(limits: &Limits, limit: Limit) -> String {
+    let info = limit.info();
+    format!("the limit of {} {} was reached; {}", limits.get(limit), info.unit, limits.hint(limit))
 }
 
 /// What is known of the prompt before a request.
@@ -217,7 +223,7 @@ impl Turn {
     /// Waits for the model server, as long as it takes, and checks that it is the session's.
     async fn ready(&mut self, cancel: &Cancel) -> Result<Option<End>, AgentError> {
         if self.requests >= self.limits.turn_requests {
-            return Ok(Some(End::limit(self.limits.reached("turn_requests"))));
+            return Ok(Some(End::limit(reached(&self.limits, Limit::TurnRequests))));
         }
         let server = Rc::clone(&self.agent.server);
         let first = self.requests == 0;
@@ -268,13 +274,13 @@ impl Turn {
         }
         let left = self.limits.turn_tokens.saturating_sub(self.generated);
         if left == 0 {
-            return Ok(Err(End::limit(self.limits.reached("turn_tokens"))));
+            return Ok(Err(End::limit(reached(&self.limits, Limit::TurnTokens))));
         }
         let context = format!("the context of {n_ctx} tokens is full; begin a new session, or give the model server a larger one (-c)");
         let bounds = [
             (room, context),
-            (left, self.limits.reached("turn_tokens")),
-            (self.limits.completion_tokens, self.limits.reached("completion_tokens")),
+            (left, reached(&self.limits, Limit::TurnTokens)),
+            (self.limits.completion_tokens, reached(&self.limits, Limit::CompletionTokens)),
         ];
         let (max_tokens, max_why) = bounds.into_iter().min_by_key(|(n, _)| *n).unwrap_or_default();
         Ok(Ok(Asked { prompt, new: new.len(), expected, max_tokens, max_why }))
@@ -378,7 +384,7 @@ impl Turn {
     fn judge(&self, asked: &Asked, streamed: &Streamed) -> (Finish, Option<End>) {
         match &streamed.ended {
             Ended::Stopped(reason) => (Finish::Cancelled, Some(End::stopped(*reason))),
-            Ended::TimeUp => (Finish::Cancelled, Some(End::limit(self.limits.reached("turn_seconds")))),
+            Ended::TimeUp => (Finish::Cancelled, Some(End::limit(reached(&self.limits, Limit::TurnSeconds)))),
             Ended::Final(Final { stop: Stop::Limit, .. }) => (Finish::Length, Some(End::limit(asked.max_why.clone()))),
             Ended::Final(_) if streamed.reply.calls.is_empty() => {
                 (Finish::Stop, Some(End { outcome: TurnOutcome::Done, detail: None }))

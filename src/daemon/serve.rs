@@ -1,5 +1,6 @@
 //! `loopd serve`: from the configuration to ready, and from a signal to a clean end.
 
+use std::cell::RefCell;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
@@ -7,13 +8,12 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 
-use crate::agent::{Agent, Conversation, Events, Settings, StopReason};
+use crate::agent::{Agent, Conversation, Events, StopReason};
 use crate::channel::{self, ChannelLimits, HomeLock, Hub, Listener};
-use crate::config::Config;
+use crate::config::{Config, Environment};
 use crate::model::Server;
 use crate::proto::{EventKind, SessionId, TurnId};
 use crate::store::{self, Catalog, SlotFiles};
-use crate::tool::Registry;
 
 use super::args::Common;
 use super::service::{About, Daemon};
@@ -93,16 +93,13 @@ async fn run(config: Config, common: &Common) -> Result<(), Box<dyn std::error::
 
 /// Connects the parts.
 fn wire(config: Config, catalog: Catalog, hub: Rc<Hub>) -> Result<Daemon, Box<dyn std::error::Error>> {
-    let key = config.model.api_key()?;
+    let key = config.model.read_api_key(&Environment::of_process())?.map(|key| {
+        key.warning.iter().for_each(|warning| log::warn!("{warning}"));
+        key.key.expose().to_owned()
+    });
     let silence = Duration::from_secs(config.limits.server_silence_seconds);
     let server = Server::new(config.model.url.clone(), key, config.daemon.slot, silence);
-    let tools = super::tools::registry(&config.tools, &config.limits)?;
-    let settings = Settings {
-        system_prompt: config.model.system_prompt.clone(),
-        tools: Registry::shown().to_owned(),
-        sampling: config.model.sampling.clone(),
-        reasoning: config.model.reasoning.clone(),
-    };
+    let tools = super::tools::registry(&config.tools)?;
     let about = About {
         home: config.daemon.home.display().to_string(),
         slot: config.daemon.slot,
@@ -115,9 +112,9 @@ fn wire(config: Config, catalog: Catalog, hub: Rc<Hub>) -> Result<Daemon, Box<dy
     let slot_files = config.model.slot_dir.clone().map(SlotFiles::new);
     let most = config.limits.open_sessions;
     let events = Rc::new(ToHub(Rc::clone(&hub)));
-    let agent = Agent::new(Rc::clone(&server), Rc::new(tools), slot_files, config.limits, events);
+    let agent = Agent::new(Rc::clone(&server), Rc::new(tools), slot_files, config.limits.clone(), events);
     let sessions = Sessions::new(catalog, most);
-    Ok(Daemon { agent, server, sessions, hub, settings, about, stop: tokio::sync::Notify::new() })
+    Ok(Daemon { agent, server, sessions, hub, config: RefCell::new(config), about, stop: tokio::sync::Notify::new() })
 }
 
 /// Twelve bytes from the kernel.
@@ -179,9 +176,16 @@ async fn until_told(daemon: Rc<Daemon>, common: &Common) {
 fn reload(daemon: &Daemon, common: &Common) {
     notify(&[sd_notify::NotifyState::Reloading]);
     match Config::load(common.config.as_deref(), &common.overrides()) {
-        Ok(config) => {
-            daemon.agent.set_limits(config.limits);
-            log::info!(EVENT = "reloaded"; "the limits of a turn were read anew; all other changes need a restart");
+        Ok(new) => {
+            let old = daemon.config.borrow().clone();
+            let (applied, restart) = Config::reloadable_diff(&old, &new);
+            let config = old.reloaded(&new);
+            log::set_max_level(config.daemon.log_level.into());
+            daemon.agent.set_limits(config.limits.clone());
+            daemon.config.replace(config);
+            let list = |keys: &[String]| if keys.is_empty() { "none".to_owned() } else { keys.join(", ") };
+            let (applied, restart) = (list(&applied), list(&restart));
+            log::info!(EVENT = "reloaded"; "the configuration was read anew; changed: {applied}; changed, but needs a restart: {restart}");
         }
         Err(e) => log::error!(EVENT = "reload_failed"; "the configuration was not read anew, the old one stays: {e}"),
     }

@@ -1,17 +1,20 @@
 //! What each request of a client comes to: a call to the store or to the agent, and its answer.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use tokio::time::Instant;
 
 use crate::agent::{self, Agent, Conversation, Settings, StopReason};
 use crate::channel::{Hub, Peer, Service};
+use crate::config::Config;
 use crate::model::Server;
 use crate::proto::{
     BaselineContent, ErrorBody, ErrorCode, LogRecord, Named, Reply, Request, ServerState, SessionId, SessionInfo,
     SessionState, Timestamp, turn_usages,
 };
 use crate::store::{Baseline, SessionError};
+use crate::tool::Registry;
 
 use super::errors::{of_agent, of_store};
 use super::sessions::Sessions;
@@ -22,7 +25,7 @@ pub(super) struct Daemon {
     pub(super) server: Rc<Server>,
     pub(super) sessions: Sessions,
     pub(super) hub: Rc<Hub>,
-    pub(super) settings: Settings,
+    pub(super) config: RefCell<Config>,
     pub(super) about: About,
     pub(super) stop: tokio::sync::Notify,
 }
@@ -117,6 +120,17 @@ impl Daemon {
         }
     }
 
+    /// What a new session is frozen with today.
+    fn settings(&self) -> Settings {
+        let config = self.config.borrow();
+        Settings {
+            system_prompt: config.model.system_prompt.clone(),
+            tools: Registry::shown().to_owned(),
+            sampling: config.model.sampling.clone(),
+            reasoning: config.model.reasoning.clone(),
+        }
+    }
+
     async fn conversation(&self, id: &SessionId) -> Result<Rc<Conversation>, ErrorBody> {
         self.sessions.get(id).await.map_err(|e| of_store(&e))
     }
@@ -128,7 +142,7 @@ impl Daemon {
 
     /// A session's state, and how its baseline differs from today's configuration.
     async fn describe(&self, conversation: &Conversation) -> Result<Reply, ErrorBody> {
-        let differs = conversation.read(|s| agent::differences(s.baseline().content(), &self.settings)).await;
+        let differs = conversation.read(|s| agent::differences(s.baseline().content(), &self.settings())).await;
         let info = self.sessions.catalog().info(conversation.id()).await.map_err(|e| of_store(&e))?;
         Ok(Reply::Session { info: self.overlay(info), differs })
     }
@@ -162,7 +176,7 @@ impl Daemon {
         }
         let frozen = async {
             self.server.wait_ready(|why| log::info!("a new session waits for the model server: {why}")).await?;
-            agent::freeze(&self.server, &self.settings).await
+            agent::freeze(&self.server, &self.settings()).await
         };
         frozen.await.map_err(|e| ErrorBody::new(ErrorCode::Model, e.to_string()))
     }
@@ -171,7 +185,7 @@ impl Daemon {
         let id = self.sessions.catalog().latest().await.ok()??;
         let conversation = self.sessions.get(&id).await.ok()?;
         let content = conversation.read(|s| s.baseline().content().clone()).await;
-        (agent::differences(&content, &self.settings).is_empty() && content.model.url == self.about.url).then_some(content)
+        (agent::differences(&content, &self.settings()).is_empty() && content.model.url == self.about.url).then_some(content)
     }
 
     fn checked_name(&self, name: String) -> Result<String, ErrorBody> {
