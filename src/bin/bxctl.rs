@@ -1,3 +1,7 @@
 //! The terminal client.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    boxmaker::cli::run(std::env::args_os())
+}

@@ -1,0 +1,190 @@
+//! The command line of `bxctl`, from which completions and man pages are generated too.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Talk with the agent on this box, and look after its conversations.
+///
+/// Without a command, on a terminal: the same as `bxctl chat`.
+#[derive(Debug, Parser)]
+#[command(name = "bxctl", version, after_help = AFTER_HELP, disable_help_subcommand = true)]
+pub struct Cli {
+    /// The daemon's socket; else /run/boxmaker/loopd.sock, or the one in your own boxmaker home
+    #[arg(long, global = true, value_name = "PATH", env = "BXCTL_SOCKET", hide_env_values = true)]
+    pub socket: Option<PathBuf>,
+
+    /// What to do
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+const AFTER_HELP: &str = "\
+A SESSION is an id, the beginning of one, or a name; where it can be left out, the latest is meant.
+Exit status: 0 done, 1 failed, 2 wrong usage, 3 no daemon, 4 refused or damaged, 130 cancelled.";
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Have a conversation in the terminal
+    ///
+    /// Goes on with the latest session, or begins one. Enter sends; Alt-Enter, or a backslash at the end of
+    /// a line, begins a new line. Ctrl-C cancels the running turn, twice quits; Ctrl-D detaches, and a running
+    /// turn goes on without you. `/help` lists the commands. If the input is no terminal, each line is a turn.
+    Chat(Chat),
+    /// Send one message and print the answer
+    ///
+    /// The answer goes to the standard output, everything else to the standard error. Without TEXT the message
+    /// is the whole standard input, less one newline at its end.
+    Send(Send),
+    /// List the sessions, newest first
+    Sessions(Json),
+    /// Print a session's conversation
+    Show(Show),
+    /// Print what each turn cost, in tokens and seconds
+    Usage(Usage),
+    /// Watch a session's running turn, and those that follow
+    Attach(Which),
+    /// Stop the running or waiting turn of a session
+    Cancel(Which),
+    /// Ask again where the newest turn has no answer, without a new message
+    Retry(Retry),
+    /// Give a session a name
+    Rename(Rename),
+    /// Really delete a session's files
+    Delete(Delete),
+    /// Write a session as Markdown or JSON
+    Export(Export),
+    /// Show how the daemon, the slot and the model server are
+    Status(Json),
+    /// Print completions for a shell
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Options of `chat`.
+#[derive(Debug, Default, Args)]
+pub struct Chat {
+    /// Begin a new session, with this name if given
+    #[arg(long, value_name = "NAME", num_args = 0..=1, group = "which")]
+    pub new: Option<Option<String>>,
+    /// Go on with this session
+    #[arg(long, value_name = "SESSION", group = "which")]
+    pub session: Option<String>,
+    /// Go on with the latest session; an error if there is none
+    #[arg(long, group = "which")]
+    pub last: bool,
+}
+
+/// Options of `send`.
+#[derive(Debug, Args)]
+pub struct Send {
+    /// Send to this session
+    #[arg(long, value_name = "SESSION", group = "which")]
+    pub session: Option<String>,
+    /// Begin a new session
+    #[arg(long, group = "which")]
+    pub new: bool,
+    /// Send to the latest session; an error if there is none
+    #[arg(long, group = "which")]
+    pub last: bool,
+    /// Print the turn's events, one JSON object a line, the last being turn_end
+    #[arg(long)]
+    pub json: bool,
+    /// The message; several words are joined by spaces
+    pub text: Vec<String>,
+}
+
+/// Options of commands that only know `--json`.
+#[derive(Debug, Args)]
+pub struct Json {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A session that may be left out.
+#[derive(Debug, Args)]
+pub struct Which {
+    /// Which session
+    pub session: Option<String>,
+}
+
+/// Options of `show`.
+#[derive(Debug, Args)]
+pub struct Show {
+    /// Which session
+    pub session: Option<String>,
+    /// Print the records as a JSON array
+    #[arg(long)]
+    pub json: bool,
+    /// With the ids of the tokens
+    #[arg(long)]
+    pub ids: bool,
+}
+
+/// Options of `usage`.
+#[derive(Debug, Args)]
+pub struct Usage {
+    /// Which session
+    pub session: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `retry`.
+#[derive(Debug, Args)]
+pub struct Retry {
+    /// Which session
+    pub session: Option<String>,
+    /// Print the turn's events, one JSON object a line, the last being turn_end
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `rename`.
+#[derive(Debug, Args)]
+pub struct Rename {
+    /// Which session
+    pub session: String,
+    /// Its new name
+    pub name: String,
+}
+
+/// Options of `delete`.
+#[derive(Debug, Args)]
+pub struct Delete {
+    /// Which session
+    pub session: String,
+    /// Don't ask
+    #[arg(long, short)]
+    pub yes: bool,
+}
+
+/// Options of `export`.
+#[derive(Debug, Args)]
+pub struct Export {
+    /// Which session
+    pub session: Option<String>,
+    /// In which form
+    #[arg(long, value_enum, default_value_t = Format::Md)]
+    pub format: Format,
+    /// The same as --format json
+    #[arg(long, conflicts_with = "format")]
+    pub json: bool,
+    /// Write to this file, readable only by you; it must not exist yet
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+/// Forms of an export.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Markdown, for people
+    Md,
+    /// JSON: the session and every record, token ids as numbers
+    Json,
+}

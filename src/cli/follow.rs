@@ -1,0 +1,222 @@
+//! Following a turn to its end, with Ctrl-C at hand.
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::Instant;
+
+use super::error::{CliError, status};
+use super::link::{Arrival, Link, unexpected};
+use super::pen::Pen;
+use super::text;
+use super::view::View;
+use crate::proto::{
+    Certainty, ErrorCode, Event, EventKind, Phase, Reply, Request, SessionId, TurnId, TurnOutcome,
+};
+
+/// Within this time a second Ctrl-C quits.
+pub const QUIT_WITHIN: Duration = Duration::from_secs(2);
+
+/// Ctrl-C, once and twice.
+pub struct Interrupts {
+    signal: Signal,
+    last: Option<Instant>,
+}
+
+/// What a Ctrl-C means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Press {
+    /// Cancel what runs.
+    Cancel,
+    /// The second in a short time: quit.
+    Quit,
+}
+
+impl Interrupts {
+    /// From now on Ctrl-C no longer ends the process.
+    ///
+    /// # Errors
+    /// When the handler cannot be installed.
+    pub fn new() -> Result<Self, CliError> {
+        let signal = signal(SignalKind::interrupt())
+            .map_err(|e| CliError::Failed(format!("cannot catch Ctrl-C: {e}")))?;
+        Ok(Self { signal, last: None })
+    }
+
+    /// Waits for a Ctrl-C. Can be dropped and called again.
+    pub async fn next(&mut self) -> Press {
+        self.signal.recv().await;
+        self.pressed()
+    }
+
+    /// Takes a Ctrl-C into account that came as a key.
+    pub fn pressed(&mut self) -> Press {
+        let now = Instant::now();
+        let twice = self.last.is_some_and(|last| now.duration_since(last) <= QUIT_WITHIN);
+        self.last = Some(now);
+        if twice { Press::Quit } else { Press::Cancel }
+    }
+}
+
+/// How following a turn ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// The turn ended.
+    Ended(TurnOutcome, Certainty),
+    /// The turn ended, and this client did not get all of it.
+    Missed,
+    /// The daemon was started anew in the middle of the turn.
+    Interrupted,
+    /// The user wants to quit.
+    Quit,
+}
+
+impl Ending {
+    /// The exit status for it.
+    #[must_use]
+    pub fn status(self) -> u8 {
+        match self {
+            Self::Ended(TurnOutcome::Done, Certainty::Durable) => status::OK,
+            Self::Ended(TurnOutcome::Cancelled, _) | Self::Quit => status::CANCELLED,
+            Self::Ended(..) | Self::Missed | Self::Interrupted => status::FAILED,
+        }
+    }
+}
+
+/// Where events go.
+pub enum Output {
+    /// To a person.
+    View(Box<View>),
+    /// As they are, one JSON object a line, on the standard output.
+    Json,
+}
+
+impl Output {
+    /// For `--json` or for people.
+    #[must_use]
+    pub fn new(json: bool) -> Self {
+        if json { Self::Json } else { Self::View(Box::default()) }
+    }
+
+    /// Says which turn is this client's own.
+    pub fn own_turn(&mut self, turn: TurnId) {
+        if let Self::View(view) = self {
+            view.own_turn(turn);
+        }
+    }
+
+    fn event(&mut self, pen: &mut Pen, event: &Event) -> Result<(), CliError> {
+        match self {
+            Self::View(view) => Ok(view.event(pen, event)?),
+            Self::Json => json_line(event),
+        }
+    }
+}
+
+/// Prints a value as one line of JSON.
+///
+/// # Errors
+/// When the output cannot be written.
+pub fn json_line(value: &impl serde::Serialize) -> Result<(), CliError> {
+    let json =
+        serde_json::to_string(value).map_err(|e| CliError::Failed(format!("cannot write JSON: {e}")))?;
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{}", text::json_safe(&json))?;
+    Ok(out.flush()?)
+}
+
+/// Follows a turn that this client began, in the session that `link` watches.
+///
+/// # Errors
+/// The daemon does not come back, or the output cannot be written.
+pub async fn follow(
+    link: &mut Link,
+    pen: &mut Pen,
+    output: &mut Output,
+    interrupts: &mut Interrupts,
+    (session, turn): (&SessionId, TurnId),
+) -> Result<Ending, CliError> {
+    output.own_turn(turn);
+    loop {
+        let arrival = tokio::select! {
+            arrival = link.next(pen) => arrival?,
+            press = interrupts.next() => {
+                if press == Press::Quit || cancel(link, pen, interrupts, session).await? == Press::Quit {
+                    return Ok(Ending::Quit);
+                }
+                continue;
+            }
+        };
+        match arrival {
+            Arrival::Event(event) if event.turn == Some(turn) && !is_idle(&event.kind) => {
+                output.event(pen, &event)?;
+                if let EventKind::TurnEnd { outcome, certainty, .. } = event.kind {
+                    return Ok(Ending::Ended(outcome, certainty));
+                }
+            }
+            // an idle session, or another turn that runs: ours may have ended unseen
+            Arrival::Event(Event { turn: other, kind: EventKind::Snapshot { snapshot }, .. })
+                if (snapshot.phase == Phase::Idle || other.is_some())
+                    && has_ended(link, session, turn).await? =>
+            {
+                pen.end_answer()?;
+                pen.warn(&format!("a part of the turn was missed; `bxctl show {session}` prints all of it"))?;
+                return Ok(Ending::Missed);
+            }
+            Arrival::Event(_) | Arrival::Back { restarted: false, .. } => {}
+            Arrival::Back { restarted: true, .. } => {
+                pen.end_answer()?;
+                pen.warn(INTERRUPTED)?;
+                return Ok(Ending::Interrupted);
+            }
+        }
+    }
+}
+
+fn is_idle(kind: &EventKind) -> bool {
+    matches!(kind, EventKind::Snapshot { snapshot } if snapshot.phase == Phase::Idle)
+}
+
+/// What to say when the daemon was started anew in the middle of a turn.
+pub const INTERRUPTED: &str =
+    "the daemon was started again in the middle of the turn; the message is saved, and retry asks again";
+
+/// Asks for the turn's end; gives [`Press::Quit`] if the user does not wait for it.
+///
+/// # Errors
+/// What the daemon answers, or that the output cannot be written.
+pub async fn cancel(
+    link: &mut Link,
+    pen: &mut Pen,
+    interrupts: &mut Interrupts,
+    session: &SessionId,
+) -> Result<Press, CliError> {
+    pen.progress("cancelling … (Ctrl-C again quits)")?;
+    let request = link.ask(Request::Cancel { session: session.clone() });
+    tokio::pin!(request);
+    loop {
+        tokio::select! {
+            answer = &mut request => return match answer {
+                // a daemon that went away is dealt with by whoever waits for its events
+                Ok(_) | Err(CliError::NoDaemon(_)) => Ok(Press::Cancel),
+                // it ended by itself just now
+                Err(CliError::Refused(body)) if body.code == ErrorCode::Nothing => Ok(Press::Cancel),
+                Err(e) => Err(e),
+            },
+            press = interrupts.next() => if press == Press::Quit {
+                return Ok(press);
+            },
+        }
+    }
+}
+
+/// Whether the turn has an end in the log.
+async fn has_ended(link: &mut Link, session: &SessionId, turn: TurnId) -> Result<bool, CliError> {
+    match link.ask(Request::Usage { session: session.clone() }).await {
+        Ok(Reply::Usage { turns }) => Ok(turns.iter().any(|row| row.turn == turn && row.outcome.is_some())),
+        Ok(reply) => Err(unexpected(&reply)),
+        Err(CliError::NoDaemon(_)) => Ok(false),
+        Err(e) => Err(e),
+    }
+}

@@ -1,0 +1,283 @@
+//! The line to the daemon: requests, the events of the session that is watched, and taking both up again
+//! after the daemon was away.
+//!
+//! Invariants: an event is given out once, and none is left out in silence (a gap is followed by a
+//! snapshot); a request is never sent a second time by itself.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout};
+
+use super::client::{Client, ClientError};
+use super::error::CliError;
+use super::pen::Pen;
+use crate::proto::{
+    ErrorBody, ErrorCode, Event, EventKind, Position, Reply, Request, SessionId, SessionInfo,
+};
+
+/// How long a connection, with its greeting, may take.
+const CONNECT_TIME: Duration = Duration::from_secs(5);
+/// How long a lost daemon is waited for.
+const RECONNECT_TIME: Duration = Duration::from_secs(10);
+/// How often it is tried meanwhile.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
+
+/// What comes over the line while a session is watched.
+#[derive(Debug)]
+pub enum Arrival {
+    /// An event.
+    Event(Event),
+    /// The daemon was away and is back.
+    Back {
+        /// Whether a turn runs or waits.
+        running: bool,
+        /// Whether it is another run of the daemon: what ran before has been interrupted.
+        restarted: bool,
+    },
+}
+
+struct Watch {
+    session: SessionId,
+    run: String,
+    seq: u64,
+}
+
+/// The line to the daemon.
+pub struct Link {
+    path: PathBuf,
+    client: Option<Client>,
+    watch: Option<Watch>,
+    lost_since: Option<Instant>,
+}
+
+impl Link {
+    /// Connects.
+    ///
+    /// # Errors
+    /// [`CliError::NoDaemon`], or what the daemon says to this version.
+    pub async fn connect(path: PathBuf) -> Result<Self, CliError> {
+        let client = connect(&path).await?;
+        Ok(Self { path, client: Some(client), watch: None, lost_since: None })
+    }
+
+    /// Asks once.
+    ///
+    /// # Errors
+    /// What the daemon answers, or that it went away.
+    pub async fn ask(&mut self, request: Request) -> Result<Reply, CliError> {
+        let lost = |path: &Path, why: &dyn std::fmt::Display| {
+            CliError::NoDaemon(format!(
+                "the daemon at {} went away before it answered ({why}); it is unknown whether it did what was asked",
+                path.display()
+            ))
+        };
+        let Some(client) = &mut self.client else {
+            return Err(CliError::NoDaemon(format!("the daemon at {} is away", self.path.display())));
+        };
+        match client.request(request).await {
+            Ok(reply) => Ok(reply),
+            Err(ClientError::Refused(body)) => Err(CliError::Refused(body)),
+            Err(e) => {
+                self.client = None;
+                Err(lost(&self.path, &e))
+            }
+        }
+    }
+
+    /// The session that an id, the beginning of one, or a name means.
+    ///
+    /// # Errors
+    /// None or several match, or [`Link::ask`]'s.
+    pub async fn resolve(&mut self, text: &str) -> Result<SessionInfo, CliError> {
+        if text.is_empty() {
+            let why = "an empty text names no session: give an id, the beginning of one, or a name";
+            return Err(CliError::Refused(ErrorBody::new(ErrorCode::NotFound, why)));
+        }
+        session(self.ask(Request::Resolve { text: text.to_owned() }).await?).map(|(info, _)| info)
+    }
+
+    /// The latest session, if there is any.
+    ///
+    /// # Errors
+    /// [`Link::ask`]'s.
+    pub async fn latest(&mut self) -> Result<Option<SessionInfo>, CliError> {
+        match self.ask(Request::Latest {}).await {
+            Ok(reply) => session(reply).map(|(info, _)| Some(info)),
+            Err(CliError::Refused(body)) if body.code == ErrorCode::NotFound => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The session that `text` means, else the latest.
+    ///
+    /// # Errors
+    /// There is none, or [`Link::ask`]'s.
+    pub async fn choose(&mut self, text: Option<&str>) -> Result<SessionInfo, CliError> {
+        if let Some(text) = text {
+            return self.resolve(text).await;
+        }
+        self.latest().await?.ok_or_else(|| {
+            let why = "there is no session yet; `bxctl chat` or `bxctl send TEXT` begins one";
+            CliError::Refused(ErrorBody::new(ErrorCode::NotFound, why))
+        })
+    }
+
+    /// A new session.
+    ///
+    /// # Errors
+    /// [`Link::ask`]'s.
+    pub async fn create(&mut self, name: Option<String>) -> Result<SessionInfo, CliError> {
+        session(self.ask(Request::Create { id: None, name }).await?).map(|(info, _)| info)
+    }
+
+    /// Opens a session; gives its state, and where its baseline differs from today's configuration.
+    ///
+    /// # Errors
+    /// [`Link::ask`]'s.
+    pub async fn open(&mut self, id: &SessionId) -> Result<(SessionInfo, Vec<String>), CliError> {
+        session(self.ask(Request::Open { session: id.clone() }).await?)
+    }
+
+    /// Watches a session from now on, instead of the one watched before; tells whether a turn runs.
+    ///
+    /// # Errors
+    /// [`Link::ask`]'s.
+    pub async fn watch(&mut self, session: &SessionId) -> Result<bool, CliError> {
+        if let Some(watch) = self.watch.take().filter(|watch| watch.session != *session) {
+            self.ask(Request::Detach { session: watch.session }).await?;
+        }
+        let reply = self.ask(Request::Attach { session: session.clone(), after: None }).await?;
+        let Reply::Attached { seq, running } = reply else {
+            return Err(unexpected(&reply));
+        };
+        let run = self.client.as_ref().map(|client| client.run().to_owned()).unwrap_or_default();
+        self.watch = Some(Watch { session: session.clone(), run, seq });
+        Ok(running)
+    }
+
+    /// What comes next of the watched session. Waits for a lost daemon for some seconds, and says so.
+    /// Can be dropped and called again at any time: nothing is lost.
+    ///
+    /// # Errors
+    /// [`CliError::NoDaemon`] when the daemon does not come back.
+    pub async fn next(&mut self, pen: &mut Pen) -> Result<Arrival, CliError> {
+        loop {
+            let Some(client) = &mut self.client else {
+                return self.reconnect(pen).await;
+            };
+            let event = match client.next_event().await {
+                Ok(event) => event,
+                Err(e) => {
+                    self.client = None;
+                    self.lost_since = Some(Instant::now());
+                    pen.warn(&format!("the daemon has gone ({e}); waiting for it to come back …"))?;
+                    continue;
+                }
+            };
+            let Some(watch) = self.watch.as_mut().filter(|watch| watch.session == event.session) else {
+                continue;
+            };
+            if event.seq <= watch.seq && !matches!(event.kind, EventKind::Snapshot { .. }) {
+                continue;
+            }
+            watch.seq = watch.seq.max(event.seq);
+            return Ok(Arrival::Event(event));
+        }
+    }
+
+    async fn reconnect(&mut self, pen: &mut Pen) -> Result<Arrival, CliError> {
+        let since = *self.lost_since.get_or_insert_with(Instant::now);
+        loop {
+            match self.try_again().await {
+                Ok(arrival) => {
+                    self.lost_since = None;
+                    pen.note("the daemon is back")?;
+                    return Ok(arrival);
+                }
+                Err(CliError::NoDaemon(_)) if since.elapsed() < RECONNECT_TIME => {
+                    sleep(RECONNECT_PAUSE).await
+                }
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    async fn try_again(&mut self) -> Result<Arrival, CliError> {
+        let mut client = connect(&self.path).await?;
+        let Some(watch) = &mut self.watch else {
+            self.client = Some(client);
+            return Ok(Arrival::Back { running: false, restarted: false });
+        };
+        let restarted = client.run() != watch.run;
+        let after = Position { run: watch.run.clone(), seq: watch.seq };
+        let attach = Request::Attach { session: watch.session.clone(), after: Some(after) };
+        let gone = |_| gone(&self.path, "it goes away again and again");
+        let reply = match timeout(CONNECT_TIME, client.request(attach)).await.map_err(gone)? {
+            Ok(reply) => reply,
+            Err(ClientError::Refused(body)) => return Err(CliError::Refused(body)),
+            Err(e) => return Err(self::gone(&self.path, &e.to_string())),
+        };
+        let Reply::Attached { seq, running } = reply else {
+            return Err(unexpected(&reply));
+        };
+        if restarted {
+            watch.seq = seq;
+            client.run().clone_into(&mut watch.run);
+        }
+        self.client = Some(client);
+        Ok(Arrival::Back { running, restarted })
+    }
+}
+
+fn gone(path: &Path, why: &str) -> CliError {
+    CliError::NoDaemon(format!(
+        "no daemon at {}: {why}; start it with `systemctl start boxmaker` or `loopd serve`, or name its socket with --socket PATH",
+        path.display()
+    ))
+}
+
+async fn connect(path: &Path) -> Result<Client, CliError> {
+    match timeout(CONNECT_TIME, Client::connect(path)).await {
+        Ok(Ok(client)) => Ok(client),
+        Ok(Err(ClientError::Refused(body))) => Err(CliError::Refused(body)),
+        Ok(Err(e)) => Err(gone(path, &e.to_string())),
+        Err(_) => Err(gone(path, &format!("it does not answer within {} s", CONNECT_TIME.as_secs()))),
+    }
+}
+
+fn session(reply: Reply) -> Result<(SessionInfo, Vec<String>), CliError> {
+    match reply {
+        Reply::Session { info, differs } => Ok((info, differs)),
+        reply => Err(unexpected(&reply)),
+    }
+}
+
+/// An answer of the wrong kind.
+#[must_use]
+pub fn unexpected(reply: &Reply) -> CliError {
+    let kind = serde_json::to_value(reply).ok();
+    let kind = kind.as_ref().and_then(|v| v.get("reply")).and_then(|v| v.as_str()).unwrap_or("?");
+    CliError::Failed(format!(
+        "the daemon answered with \"{kind}\", which does not fit the question; use bxctl and loopd of one version"
+    ))
+}
+
+/// Where the daemon listens when nobody says: the system's socket, else the one of the user's own home.
+#[must_use]
+pub fn default_socket() -> PathBuf {
+    let system = Path::new("/run/boxmaker/loopd.sock");
+    if system.exists() {
+        return system.to_owned();
+    }
+    state_dir().join("boxmaker").join("loopd.sock")
+}
+
+/// Where programs keep what they remember about the user.
+#[must_use]
+pub fn state_dir() -> PathBuf {
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    absolute("XDG_STATE_HOME")
+        .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))
+        .unwrap_or_else(|| PathBuf::from("/var/lib"))
+}

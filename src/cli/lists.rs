@@ -1,0 +1,295 @@
+//! `sessions`, `usage` and `status`: what the daemon knows, as tables or JSON.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use super::error::CliError;
+use super::follow::json_line;
+use super::link::{Link, unexpected};
+use super::pen;
+use super::table::{Column, layout};
+use super::{plot, text};
+use crate::proto::{
+    Reply, Request, ServerState, SessionId, SessionInfo, SessionState, Status, Timestamp, TurnOutcome,
+    TurnUsage,
+};
+
+/// `bxctl sessions`.
+///
+/// # Errors
+/// [`Link::ask`]'s, or when the output cannot be written.
+pub async fn sessions(link: &mut Link, json: bool) -> Result<(), CliError> {
+    let sessions = match link.ask(Request::List {}).await? {
+        Reply::Sessions { sessions } => sessions,
+        reply => return Err(unexpected(&reply)),
+    };
+    if json {
+        return json_line(&sessions.iter().map(SessionRow::from).collect::<Vec<_>>());
+    }
+    if sessions.is_empty() {
+        return print(&["no sessions yet; `bxctl chat` begins one".to_owned()]);
+    }
+    print(&session_lines(&sessions, pen::columns()))
+}
+
+/// A session in `bxctl sessions --json`: these keys and no others.
+#[derive(Serialize)]
+struct SessionRow<'a> {
+    id: &'a SessionId,
+    name: Option<&'a str>,
+    state: SessionState,
+    started: Option<Timestamp>,
+    last: Option<Timestamp>,
+    messages: u64,
+    turns: u64,
+    context_n: u64,
+    reason: Option<&'a str>,
+}
+
+impl<'a> From<&'a SessionInfo> for SessionRow<'a> {
+    fn from(info: &'a SessionInfo) -> Self {
+        Self {
+            id: &info.id,
+            name: info.name.as_deref(),
+            state: info.state,
+            started: info.started,
+            last: info.last,
+            messages: info.messages,
+            turns: info.turns,
+            context_n: info.context_n,
+            reason: info.reason.as_deref(),
+        }
+    }
+}
+
+/// The word for a state, the same as in JSON.
+#[must_use]
+pub fn state_word(state: SessionState) -> &'static str {
+    match state {
+        SessionState::Ok => "ok",
+        SessionState::Running => "running",
+        SessionState::Interrupted => "interrupted",
+        SessionState::Damaged => "damaged",
+    }
+}
+
+/// A time to the minute, UTC.
+#[must_use]
+pub fn minute(time: Timestamp) -> String {
+    time.to_string().chars().take(16).map(|c| if c == 'T' { ' ' } else { c }).collect()
+}
+
+fn session_lines(sessions: &[SessionInfo], width: Option<usize>) -> Vec<String> {
+    let columns = [
+        Column::left("ID", 0),
+        Column::left("NAME", 1).at_least(6),
+        Column::left("STATE", 0),
+        Column::left("LAST (UTC)", 2),
+        Column::right("TURNS", 3),
+        Column::right("MESSAGES", 6),
+        Column::right("CONTEXT", 4),
+        Column::left("STARTED (UTC)", 7),
+        Column::left("MODEL", 5).at_least(8),
+    ];
+    let rows: Vec<Vec<String>> = sessions
+        .iter()
+        .map(|s| {
+            let time = |t: Option<Timestamp>| t.map(minute).unwrap_or_default();
+            vec![
+                s.id.to_string(),
+                s.name.clone().unwrap_or_default(),
+                state_word(s.state).to_owned(),
+                time(s.last),
+                s.turns.to_string(),
+                s.messages.to_string(),
+                s.context_n.to_string(),
+                time(s.started),
+                s.model.clone().unwrap_or_default(),
+            ]
+        })
+        .collect();
+    let mut lines = layout(&columns, &rows, width);
+    for s in sessions {
+        if let Some(reason) = &s.reason {
+            let line = format!("{}: {}: {}", s.id, state_word(s.state), text::line(reason));
+            lines.push(String::new());
+            match width {
+                Some(width) => lines.extend(text::wrap(&line, width)),
+                None => lines.push(line),
+            }
+        }
+    }
+    lines
+}
+
+/// `bxctl usage`.
+///
+/// # Errors
+/// [`Link::ask`]'s, or when the output cannot be written.
+pub async fn usage(link: &mut Link, session: Option<&str>, json: bool) -> Result<(), CliError> {
+    let info = link.choose(session).await?;
+    let turns = usage_of(link, &info.id).await?;
+    if json { json_line(&turns) } else { print(&usage_lines(&info, &turns, pen::columns())) }
+}
+
+/// What each turn of a session cost.
+///
+/// # Errors
+/// [`Link::ask`]'s.
+pub async fn usage_of(link: &mut Link, session: &SessionId) -> Result<Vec<TurnUsage>, CliError> {
+    match link.ask(Request::Usage { session: session.clone() }).await? {
+        Reply::Usage { turns } => Ok(turns),
+        reply => Err(unexpected(&reply)),
+    }
+}
+
+/// The table and the plot of `bxctl usage`.
+#[must_use]
+pub fn usage_lines(info: &SessionInfo, turns: &[TurnUsage], width: Option<usize>) -> Vec<String> {
+    let name = info.name.as_ref().map(|name| format!(" \"{}\"", text::line(name))).unwrap_or_default();
+    if turns.is_empty() {
+        return vec![format!("session {}{name} has no turns yet", info.id)];
+    }
+    let columns = [
+        Column::right("TURN", 0),
+        Column::right("CACHED", 0),
+        Column::right("EVALUATED", 0),
+        Column::right("NEW", 3),
+        Column::right("AGAIN", 1),
+        Column::right("GENERATED", 2),
+        Column::right("SECONDS", 4),
+        Column::left("OUTCOME", 5),
+    ];
+    let cells = |t: &TurnUsage| {
+        vec![
+            t.turn.to_string(),
+            t.cache_n.to_string(),
+            t.prompt_n.to_string(),
+            t.new_n.to_string(),
+            t.lost_n.to_string(),
+            t.predicted_n.to_string(),
+            format!("{:.1}", t.seconds),
+            outcome_word(t.outcome).to_owned(),
+        ]
+    };
+    let mut rows: Vec<Vec<String>> = turns.iter().map(cells).collect();
+    if turns.len() > 1 {
+        rows.push(sum(turns));
+    }
+    let mut lines = vec![text::cut(&format!("session {}{name}", info.id), width.unwrap_or(usize::MAX))];
+    lines.extend(layout(&columns, &rows, width));
+    lines.push(String::new());
+    lines.extend(plot::bars(turns, width.unwrap_or(plot::DEFAULT_WIDTH)));
+    lines
+}
+
+fn sum(turns: &[TurnUsage]) -> Vec<String> {
+    let of = |count: fn(&TurnUsage) -> u64| turns.iter().map(count).fold(0, u64::saturating_add).to_string();
+    vec![
+        "all".to_owned(),
+        of(|t| t.cache_n),
+        of(|t| t.prompt_n),
+        of(|t| t.new_n),
+        of(|t| t.lost_n),
+        of(|t| t.predicted_n),
+        format!("{:.1}", turns.iter().map(|t| t.seconds).sum::<f64>()),
+        String::new(),
+    ]
+}
+
+/// The word for an outcome; a turn without one runs, or was interrupted.
+#[must_use]
+pub fn outcome_word(outcome: Option<TurnOutcome>) -> &'static str {
+    match outcome {
+        Some(TurnOutcome::Done) => "done",
+        Some(TurnOutcome::Cancelled) => "cancelled",
+        Some(TurnOutcome::Failed) => "failed",
+        Some(TurnOutcome::Limit) => "limit",
+        None => "open",
+    }
+}
+
+/// `bxctl status`.
+///
+/// # Errors
+/// [`Link::ask`]'s, or when the output cannot be written.
+pub async fn status(link: &mut Link, json: bool) -> Result<(), CliError> {
+    let status = match link.ask(Request::Status {}).await? {
+        Reply::Status { status } => status,
+        reply => return Err(unexpected(&reply)),
+    };
+    if json { json_line(&status) } else { print(&status_lines(&status, pen::columns())) }
+}
+
+fn status_lines(s: &Status, width: Option<usize>) -> Vec<String> {
+    let server = match s.server {
+        ServerState::Ready => "ready",
+        ServerState::Loading => "loading its model",
+        ServerState::Unreachable => "not reachable",
+        ServerState::Failing => "failing",
+    };
+    let detail = s.server_detail.as_ref().map(|d| format!(": {d}")).unwrap_or_default();
+    let session = |id: &Option<SessionId>| id.as_ref().map_or("none".to_owned(), SessionId::to_string);
+    let context = s.n_ctx.map_or("unknown".to_owned(), |n| format!("{n} tokens"));
+    let lost = match &s.last_loss {
+        Some(last) => format!("{} tokens evaluated again since the start; last: {last}", s.lost_n),
+        None => format!("{} tokens evaluated again since the start", s.lost_n),
+    };
+    let mut rows = vec![
+        ("daemon", format!("{}, process {}, up {}", s.daemon, s.pid, duration(s.uptime_s))),
+        ("home", s.home.clone()),
+        ("model server", format!("{server}{detail}")),
+        ("address", s.url.clone()),
+        ("model", s.model.clone().unwrap_or_else(|| "unknown".to_owned())),
+        ("context", context),
+        ("slot", format!("{}, holding session {}", s.slot, session(&s.slot_session))),
+        ("running", session(&s.running)),
+        ("waiting", format!("{} turns", s.waiting)),
+        ("open", format!("{} sessions, {} clients", s.open_sessions, s.clients)),
+        ("cache", lost),
+    ];
+    if s.oldest_sync_ms > 0 {
+        rows.push(("disk", format!("a write has been under way for {} ms", s.oldest_sync_ms)));
+    }
+    let title = rows.iter().map(|(title, _)| title.len()).max().unwrap_or(0);
+    let mut lines = Vec::new();
+    for (name, value) in rows {
+        let value = text::line(&value);
+        let pieces = match width {
+            Some(width) => text::wrap(&value, width.saturating_sub(title.saturating_add(2)).max(10)),
+            None => vec![value],
+        };
+        for (i, piece) in pieces.iter().enumerate() {
+            let name = if i == 0 { name } else { "" };
+            lines.push(format!("{name:title$}  {piece}"));
+        }
+    }
+    lines
+}
+
+fn duration(seconds: u64) -> String {
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds} s"),
+        (0, 0, m) => format!("{m} min"),
+        (0, h, m) => format!("{h} h {m} min"),
+        (d, h, _) => format!("{d} d {h} h"),
+    }
+}
+
+/// Prints lines that are safe already.
+///
+/// # Errors
+/// When the output cannot be written.
+pub fn print(lines: &[String]) -> Result<(), CliError> {
+    let mut out = io::stdout().lock();
+    for line in lines {
+        writeln!(out, "{line}")?;
+    }
+    Ok(out.flush()?)
+}
+
+#[cfg(test)]
+#[path = "lists_tests.rs"]
+mod tests;

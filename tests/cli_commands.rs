@@ -1,0 +1,381 @@
+//! The real `bxctl` against a scripted daemon: what it prints, what it asks, how it exits.
+
+mod cli_fake;
+
+use std::io::Read as _;
+use std::process::Stdio;
+
+use boxmaker::proto::{
+    ErrorBody, ErrorCode, EventKind, Reply, Request, ServerState, SessionInfo, SessionState, Status, TurnId,
+    TurnOutcome, TurnUsage,
+};
+use cli_fake::{
+    Act, Fake, bxctl, end, events, info, stderr, stdout, text, turn_reply, usage, usual, whole_turn,
+};
+
+/// A daemon whose every turn has these events after its start, and ends so.
+fn answering(kinds: Vec<EventKind>) -> Fake {
+    Fake::start(move |request| match request {
+        Request::Send { session, text } => {
+            let mut all = vec![EventKind::TurnStart { text: text.clone(), retry: false }];
+            all.extend(kinds.clone());
+            Act::Then(turn_reply(session, 2), events(session, 2, 11, all))
+        }
+        Request::Retry { session } => {
+            Act::Then(turn_reply(session, 2), events(session, 2, 11, kinds.clone()))
+        }
+        other => usual(other).unwrap(),
+    })
+}
+
+#[test]
+fn send_prints_the_answer_and_nothing_else() {
+    let fake = answering(vec![
+        EventKind::Prefill { done: 5, total: 10, cached: 0 },
+        EventKind::Reasoning { text: "hm".into() },
+        text("Hel"),
+        text("lo\x1b[31m"),
+        usage(0),
+        end(TurnOutcome::Done, None),
+    ]);
+    let output = fake.run(&["send", "Good", "day"]);
+    assert_eq!(stdout(&output), "Hello\x1b[31m\n", "exact, as it goes to a program");
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(fake.sent(), ["Good day"]);
+    let err = stderr(&output);
+    assert!(err.contains("session s1 \"first\", turn 2") && err.contains("300 from cache"), "{err}");
+    // attached before it was sent: no event can be missed
+    let asked = fake.asked();
+    let at = |f: fn(&Request) -> bool| asked.iter().position(f).unwrap();
+    assert!(at(|r| matches!(r, Request::Attach { .. })) < at(|r| matches!(r, Request::Send { .. })));
+}
+
+#[test]
+fn send_reads_the_whole_input() {
+    let fake = answering(vec![text("ok"), end(TurnOutcome::Done, None)]);
+    for (given, sent) in [
+        ("one\ntwo\n".as_bytes(), "one\ntwo"),
+        ("<|im_end|> 🙂\u{2028}\0".as_bytes(), "<|im_end|> 🙂\u{2028}\0"),
+        ("".as_bytes(), ""),
+    ] {
+        let output = fake.run_with(&["send"], given);
+        assert_eq!(output.status.code(), Some(0));
+        assert_eq!(fake.sent().last().unwrap(), sent);
+    }
+    let long = "x".repeat(100_000);
+    assert_eq!(fake.run_with(&["send"], long.as_bytes()).status.code(), Some(0));
+    assert_eq!(fake.sent().last().unwrap(), &long);
+    let output = fake.run_with(&["send"], b"ab\xff");
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(
+        stderr(&output),
+        "bxctl: the message on the standard input is not UTF-8: the byte at 2 is wrong\n"
+    );
+    assert_eq!(fake.sent().len(), 4);
+}
+
+#[test]
+fn the_exit_status_tells_the_outcome() {
+    for (outcome, code, said) in [
+        (TurnOutcome::Done, 0, ""),
+        (TurnOutcome::Failed, 1, "failed: the server stopped\n"),
+        (TurnOutcome::Limit, 1, "stopped at a limit: the server stopped\n"),
+        (TurnOutcome::Cancelled, 130, "cancelled: the server stopped\n"),
+    ] {
+        let fake = answering(vec![text("part"), end(outcome, Some("the server stopped"))]);
+        for command in [&["send", "x"][..], &["retry"], &["retry", "s7"]] {
+            let output = fake.run(command);
+            assert_eq!(output.status.code(), Some(code), "{outcome:?}");
+            assert_eq!(stdout(&output), "part\n");
+            assert!(stderr(&output).ends_with(said), "{:?}", stderr(&output));
+        }
+    }
+}
+
+#[test]
+fn json_events_are_those_of_the_turn_only() {
+    let fake = Fake::start(|request| match request {
+        Request::Send { session, .. } => {
+            let mut list = events(session, 1, 11, vec![text("old"), end(TurnOutcome::Failed, None)]);
+            list.extend(whole_turn(session, 2, 13, "x", &["a\u{9b}1m", "b"]));
+            list.extend(events(session, 3, 18, vec![text("later")]));
+            // the first events overtake the answer
+            let rest = list.split_off(3);
+            let mut raw: Vec<u8> = Vec::new();
+            let mut line = |o: boxmaker::proto::Outgoing| raw.extend(o.to_line().unwrap());
+            list.into_iter().for_each(|e| line(boxmaker::proto::Outgoing::Event(e)));
+            line(boxmaker::proto::Outgoing::Ok(4, Box::new(turn_reply(session, 2))));
+            rest.into_iter().for_each(|e| line(boxmaker::proto::Outgoing::Event(e)));
+            Act::Raw(raw)
+        }
+        other => usual(other).unwrap(),
+    });
+    let output = fake.run(&["send", "--json", "x"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let values: Vec<serde_json::Value> =
+        stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let kinds: Vec<&str> = values.iter().map(|v| v["event"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["turn_start", "text", "text", "usage", "turn_end"]);
+    assert!(values.iter().all(|v| v["turn"] == 2 && v["session"] == "s1" && v["seq"].is_u64()));
+    assert_eq!(values[1]["text"], "a\u{9b}1m");
+    assert!(!stdout(&output).contains('\u{9b}'), "written as an escape");
+}
+
+#[test]
+fn send_chooses_its_session() {
+    let fake = Fake::start(|request| match request {
+        Request::Latest {} => Act::Refuse(ErrorBody::new(ErrorCode::NotFound, "no session yet")),
+        Request::Send { session, .. } => {
+            Act::Then(turn_reply(session, 1), whole_turn(session, 1, 11, "x", &["ok"]))
+        }
+        other => usual(other).unwrap(),
+    });
+    for (arguments, code, session) in [
+        (&["send", "x"][..], 0, "s2"),
+        (&["send", "--new", "x"], 0, "s2"),
+        (&["send", "--session", "s5", "x"], 0, "s5"),
+        (&["send", "--last", "x"], 4, ""),
+        (&["send", "--session", "", "x"], 4, ""),
+        (&["send", "--session", "nobody", "x"], 4, ""),
+        (&["send", "--session", "s5", "--new", "x"], 2, ""),
+    ] {
+        let before = fake.sent().len();
+        let output = fake.run(arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", stderr(&output));
+        assert_eq!(fake.sent().len(), before + usize::from(code == 0));
+        if code == 0 {
+            assert!(stderr(&output).starts_with(&format!("session {session}")), "{}", stderr(&output));
+        }
+    }
+}
+
+#[test]
+fn an_ambiguous_session_lists_the_candidates() {
+    let fake = Fake::start(|_| {
+        let candidates = vec!["ab12".parse().unwrap(), "ab13".parse().unwrap()];
+        Act::Refuse(ErrorBody {
+            code: ErrorCode::Ambiguous,
+            message: "\"ab\" means 2 sessions; write more of the id".into(),
+            candidates,
+        })
+    });
+    let output = fake.run(&["usage", "ab"]);
+    assert_eq!(output.status.code(), Some(4));
+    assert_eq!(stderr(&output), "bxctl: \"ab\" means 2 sessions; write more of the id\n  ab12\n  ab13\n");
+}
+
+#[test]
+fn refused_and_failed_are_told_apart() {
+    for (code, status) in [
+        (ErrorCode::Damaged, 4),
+        (ErrorCode::Busy, 4),
+        (ErrorCode::TooLong, 4),
+        (ErrorCode::Disk, 1),
+        (ErrorCode::Internal, 1),
+    ] {
+        let fake = Fake::start(move |request| match request {
+            Request::Send { .. } => Act::Refuse(ErrorBody::new(code, "no\x1b[2J\nway")),
+            other => usual(other).unwrap(),
+        });
+        let output = fake.run(&["send", "x"]);
+        assert_eq!(output.status.code(), Some(status), "{code:?}");
+        assert_eq!(stderr(&output), "bxctl: no␛[2J␊way\n");
+    }
+}
+
+#[test]
+fn without_a_daemon_it_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("none.sock");
+    let output = bxctl().args(["--socket", socket.to_str().unwrap(), "status"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    let err = stderr(&output);
+    assert!(err.starts_with("bxctl: no daemon at ") && err.contains("none.sock"), "{err}");
+    assert!(err.contains("--socket PATH") && err.lines().count() == 1, "{err}");
+    // the option comes before the environment
+    let fake = Fake::start(|_| Act::Reply(Reply::Sessions { sessions: vec![] }));
+    let output = fake.command().args(["sessions", "--socket"]).arg(&socket).output().unwrap();
+    assert_eq!(output.status.code(), Some(3));
+}
+
+#[test]
+fn a_lost_daemon_ends_a_turn_with_an_error() {
+    let fake = Fake::start(|request| match request {
+        Request::Send { session, .. } => {
+            Act::Hangup(turn_reply(session, 2), events(session, 2, 11, vec![text("par")]))
+        }
+        other => usual(other).unwrap(),
+    });
+    let mut child =
+        fake.command().args(["send", "x"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // the socket's file goes too: nobody can come back
+    let mut first = [0; 3];
+    child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+    std::fs::remove_file(&fake.socket).unwrap();
+    let started = std::time::Instant::now();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+    assert!(stderr(&output).contains("the daemon has gone"), "{}", stderr(&output));
+    assert!(started.elapsed().as_secs() < 20);
+}
+
+#[test]
+fn a_daemon_that_is_back_goes_on_where_it_was() {
+    let mut attached = 0;
+    let fake = Fake::start(move |request| match request {
+        Request::Send { session, .. } => {
+            Act::Hangup(turn_reply(session, 2), events(session, 2, 11, vec![text("a"), text("b")]))
+        }
+        Request::Attach { session, after } => {
+            attached += 1;
+            let reply = Reply::Attached { seq: 15, running: true };
+            if attached == 1 {
+                return Act::Reply(Reply::Attached { seq: 10, running: false });
+            }
+            let after = after.as_ref().unwrap();
+            assert_eq!((after.run.as_str(), after.seq), ("run1", 12));
+            // one event too many: it must not be shown twice
+            let rest = vec![text("b"), text("c"), usage(0), end(TurnOutcome::Done, None)];
+            Act::Then(reply, events(session, 2, 12, rest))
+        }
+        other => usual(other).unwrap(),
+    });
+    let output = fake.run(&["send", "x"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(stdout(&output), "abc\n");
+    assert!(stderr(&output).contains("the daemon is back"));
+}
+
+#[test]
+fn sessions_are_listed() {
+    let fake = Fake::start(|_| {
+        let damaged = SessionInfo {
+            state: SessionState::Damaged,
+            reason: Some("0.jsonl:5: no record\x1b[1m".into()),
+            name: None,
+            ..info("s2")
+        };
+        Act::Reply(Reply::Sessions { sessions: vec![info("s1"), damaged] })
+    });
+    let output = fake.run(&["sessions"]);
+    assert_eq!(output.status.code(), Some(0));
+    let out = stdout(&output);
+    assert!(out.starts_with("ID") && out.contains("s1") && out.contains("damaged"), "{out}");
+    assert!(out.contains("s2: damaged: 0.jsonl:5: no record␛[1m"), "{out}");
+    let output = fake.run(&["sessions", "--json"]);
+    let value: serde_json::Value = serde_json::from_str(stdout(&output)).unwrap();
+    assert_eq!(value[0]["id"], "s1");
+    assert_eq!(value[1]["state"], "damaged");
+    assert_eq!(value[1]["name"], serde_json::Value::Null);
+    assert_eq!(value[0].as_object().unwrap().len(), 9);
+}
+
+#[test]
+fn usage_is_printed() {
+    let fake = Fake::start(|request| match request {
+        Request::Usage { .. } => Act::Reply(Reply::Usage {
+            turns: vec![TurnUsage {
+                turn: TurnId(1),
+                cache_n: 300,
+                prompt_n: 12,
+                predicted_n: 5,
+                new_n: 11,
+                lost_n: 0,
+                reasoning_tokens: 0,
+                thinking_capped: false,
+                completions: 1,
+                seconds: 1.5,
+                outcome: Some(TurnOutcome::Done),
+            }],
+        }),
+        other => usual(other).unwrap(),
+    });
+    let output = fake.run(&["usage", "s1", "--json"]);
+    let value: serde_json::Value = serde_json::from_str(stdout(&output)).unwrap();
+    for (key, number) in [
+        ("turn", 1.0),
+        ("cache_n", 300.0),
+        ("prompt_n", 12.0),
+        ("predicted_n", 5.0),
+        ("new_n", 11.0),
+        ("lost_n", 0.0),
+        ("seconds", 1.5),
+    ] {
+        assert_eq!(value[0][key].as_f64(), Some(number), "{key}");
+    }
+    let output = fake.run(&["usage"]);
+    assert!(stdout(&output).contains("░ from cache") && stdout(&output).contains("done"));
+}
+
+#[test]
+fn status_is_printed() {
+    let fake = Fake::start(|_| {
+        Act::Reply(Reply::Status {
+            status: Box::new(Status {
+                daemon: "loopd 0.1.0".into(),
+                pid: 1,
+                uptime_s: 5,
+                home: "/x".into(),
+                slot: 0,
+                url: "unix:/x/llama.sock".into(),
+                server: ServerState::Ready,
+                server_detail: None,
+                model: Some("tiny".into()),
+                n_ctx: Some(2048),
+                slot_session: None,
+                running: None,
+                waiting: 0,
+                open_sessions: 0,
+                clients: 1,
+                oldest_sync_ms: 0,
+                lost_n: 0,
+                last_loss: None,
+            }),
+        })
+    });
+    let output = fake.run(&["status"]);
+    assert!(stdout(&output).contains("model server  ready\n"), "{}", stdout(&output));
+    let value: serde_json::Value = serde_json::from_str(stdout(&fake.run(&["status", "--json"]))).unwrap();
+    assert_eq!((&value["server"], &value["n_ctx"]), (&"ready".into(), &2048.into()));
+}
+
+#[test]
+fn help_completions_and_wrong_usage() {
+    let output = bxctl().stdin(Stdio::null()).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stdout(&output).is_empty() && stderr(&output).contains("Usage: bxctl"));
+    let output = bxctl().arg("--help").output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert!(stdout(&output).contains("sessions"));
+    let output = bxctl().args(["send", "--no\x1b[31m"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("␛[31m") && !stderr(&output).contains('\x1b'));
+    for shell in ["bash", "zsh", "fish"] {
+        let output = bxctl().args(["completions", shell]).output().unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        assert!(stdout(&output).contains("sessions"));
+    }
+}
+
+#[test]
+fn an_output_that_nobody_reads_ends_it_in_silence() {
+    let fake = Fake::start(|request| match request {
+        Request::List {} => {
+            Act::Reply(Reply::Sessions { sessions: (0..5000).map(|n| info(&format!("s{n}"))).collect() })
+        }
+        other => usual(other).unwrap(),
+    });
+    for arguments in [&["sessions"][..], &["sessions", "--json"]] {
+        let mut child = fake
+            .command()
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!((output.status.code(), stderr(&output)), (Some(0), ""));
+    }
+}

@@ -1,0 +1,183 @@
+//! A real llama-server with a real, small model, on a socket of its own.
+
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{skip, wait_until};
+
+/// The program and the model: from `$BOXMAKER_LLAMA_SERVER` and `$BOXMAKER_MODEL`, or where
+/// `tests/tools/get-model-server` puts them.
+struct Parts {
+    program: PathBuf,
+    model: PathBuf,
+}
+
+impl Parts {
+    fn find() -> Result<Self, String> {
+        let cache = std::env::var_os("BOXMAKER_CACHE")
+            .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join(".cache"), PathBuf::from);
+        let part = |variable: &str, rest: &str| {
+            let path = std::env::var_os(variable)
+                .map_or_else(|| cache.join("model-server").join(rest), PathBuf::from);
+            if path.is_file() {
+                Ok(path)
+            } else {
+                Err(format!(
+                    "there is no {}: run tests/tools/get-model-server, or set {variable}",
+                    path.display()
+                ))
+            }
+        };
+        Ok(Self {
+            program: part("BOXMAKER_LLAMA_SERVER", "server/llama-server")?,
+            model: part("BOXMAKER_MODEL", "model/SmolLM2-135M-Instruct.Q4_1.gguf")?,
+        })
+    }
+}
+
+/// A running server. It is killed when dropped.
+pub struct ModelServer {
+    parts: Parts,
+    context: u32,
+    dir: PathBuf,
+    child: Option<Child>,
+}
+
+impl ModelServer {
+    /// Starts one with a context of `context` tokens, whose socket, log and slot files are in `dir`, and
+    /// waits until its model is loaded. Without server or model the test is skipped: `None`.
+    pub fn start(dir: &Path, context: u32) -> Option<Self> {
+        let parts = match Parts::find() {
+            Ok(parts) => parts,
+            Err(reason) => {
+                skip(&reason);
+                return None;
+            }
+        };
+        fs::create_dir_all(dir.join("slots")).expect("make the folder for slots");
+        let mut server = Self { parts, context, dir: dir.to_owned(), child: None };
+        server.run();
+        Some(server)
+    }
+
+    /// Starts it again after [`kill`](Self::kill), and waits until its model is loaded.
+    pub fn run(&mut self) {
+        self.spawn();
+        wait_until(Duration::from_secs(60), "llama-server loads its model", || {
+            let ended = self.child.as_mut().expect("it was started").try_wait().expect("ask for its end");
+            assert!(ended.is_none(), "llama-server ended with {ended:?}:\n{}", self.log());
+            self.request("GET", "/health", None).is_some_and(|(status, _)| status == 200)
+        });
+    }
+
+    /// Starts it and does not wait.
+    pub fn spawn(&mut self) {
+        assert!(self.child.is_none(), "it already runs");
+        // a socket that a killed server left behind would keep the next one from binding
+        let _ = fs::remove_file(self.socket());
+        let log = File::options().create(true).append(true).open(self.dir.join("llama-server.log"));
+        let log = log.expect("open the log of llama-server");
+        let child = Command::new(&self.parts.program)
+            .arg("-m")
+            .arg(&self.parts.model)
+            .arg("--host")
+            .arg(self.socket())
+            .arg("--slot-save-path")
+            .arg(self.slots())
+            .args(["-c", &self.context.to_string(), "-t", "1", "-np", "1"])
+            .args(["--no-kv-unified", "--cache-ram", "0", "--no-context-shift", "--cache-reuse", "0"])
+            .args(["--no-prefill-assistant", "--slots", "--metrics", "--no-ui"])
+            .env("GGML_NO_BACKTRACE", "1")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a second handle of the log"))
+            .stderr(log)
+            .spawn()
+            .expect("start llama-server");
+        self.child = Some(child);
+    }
+
+    /// Ends it with SIGKILL.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().expect("kill llama-server");
+            child.wait().expect("wait for llama-server");
+        }
+    }
+
+    /// Its socket.
+    pub fn socket(&self) -> PathBuf {
+        self.dir.join("llama.sock")
+    }
+
+    /// Its address, as `[model] url` takes it.
+    pub fn url(&self) -> String {
+        format!("unix:{}", self.socket().display())
+    }
+
+    /// Where it saves slots.
+    pub fn slots(&self) -> PathBuf {
+        self.dir.join("slots")
+    }
+
+    /// What it printed.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.dir.join("llama-server.log")).unwrap_or_default()
+    }
+
+    /// The ids of a text's tokens; `special` tells whether `<|im_end|>` and the like are one token.
+    pub fn tokenize(&self, text: &str, special: bool) -> Vec<u32> {
+        let body = json!({"content": text, "add_special": false, "parse_special": special});
+        let answer = self.post("/tokenize", &body);
+        serde_json::from_value(answer["tokens"].clone()).expect("a list of ids")
+    }
+
+    /// The text of ids, special tokens shown as text.
+    pub fn detokenize(&self, ids: &[u32]) -> String {
+        let answer = self.post("/detokenize", &json!({"tokens": ids}));
+        answer["content"].as_str().expect("a text").to_owned()
+    }
+
+    /// Tokens evaluated since it started, those from the cache excluded.
+    pub fn prompt_tokens_total(&self) -> u64 {
+        let (status, body) = self.request("GET", "/metrics", None).expect("llama-server answers");
+        assert_eq!(status, 200, "{body}");
+        let line = body.lines().find_map(|line| line.strip_prefix("llamacpp:prompt_tokens_total "));
+        line.expect("the counter is there").trim().parse().expect("a whole number")
+    }
+
+    fn post(&self, path: &str, body: &Value) -> Value {
+        let (status, answer) = self.request("POST", path, Some(body)).expect("llama-server answers");
+        assert_eq!(status, 200, "{path}: {answer}");
+        serde_json::from_str(&answer).expect("JSON from llama-server")
+    }
+
+    /// One request on a connection of its own; `None` when nobody answers.
+    fn request(&self, method: &str, path: &str, body: Option<&Value>) -> Option<(u16, String)> {
+        let mut stream = UnixStream::connect(self.socket()).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(30))).ok()?;
+        let body = body.map(Value::to_string).unwrap_or_default();
+        let head = format!(
+            "{method} {path} HTTP/1.0\r\nHost: test\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).ok()?;
+        stream.write_all(body.as_bytes()).ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        let (head, body) = answer.split_once("\r\n\r\n")?;
+        let status = head.split(' ').nth(1)?.parse().ok()?;
+        Some((status, body.to_owned()))
+    }
+}
+
+impl Drop for ModelServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
