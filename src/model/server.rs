@@ -1,0 +1,336 @@
+//! The model server as a whole: is it there, what is it, its tokens and its slot.
+
+use std::fmt;
+use std::rc::Rc;
+use std::time::Duration;
+
+use hyper::Method;
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, sleep};
+
+use super::completion::{Completion, CompletionRequest};
+use super::error::ModelError;
+use super::http::Endpoint;
+use super::props::{ModelMeta, Models, Props, SlotState};
+use crate::config::ModelUrl;
+use crate::proto::{Digest, Framing, ModelIdentity, ReasoningSettings, ServerState, TokenId};
+
+/// How long `/health` may take to answer.
+pub const HEALTH_SILENCE: Duration = Duration::from_secs(5);
+
+/// How long the server may take to write or read a slot's file: gigabytes, on a slow disk.
+pub const SLOT_FILE_SILENCE: Duration = Duration::from_secs(1800);
+
+/// The longest pause between two looks at a server that is not ready, or a slot that is not idle.
+pub const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// How often someone who waits is told so, when the reason does not change.
+pub const WAIT_NOTICE: Duration = Duration::from_secs(5);
+
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+
+/// Whether the text of special tokens means those tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Special {
+    /// `<|im_end|>` is that token: for the template's own text.
+    Parse,
+    /// `<|im_end|>` is ten characters: for what users and tools say.
+    Plain,
+}
+
+/// A slot's cache, written to a file by the server.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[non_exhaustive]
+pub struct SavedSlot {
+    /// The file's name in the server's folder for slots.
+    pub filename: String,
+    /// Tokens that were saved.
+    pub n_saved: u64,
+    /// Bytes that were written.
+    pub n_written: u64,
+}
+
+/// A llama-server and our slot of it. Every request has a connection of its own, which is closed when the
+/// answer is dropped.
+pub struct Server {
+    pub(super) endpoint: Endpoint,
+    pub(super) slot: u32,
+    pub(super) silence: Duration,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { endpoint, slot, silence } = self;
+        f.debug_struct("Server")
+            .field("url", &endpoint.shown)
+            .field("slot", slot)
+            .field("silence", silence)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// The server at `url`; connects only when asked something. `silence` is how long it may send
+    /// nothing at all while we wait for it (comments in a stream count as life).
+    #[must_use]
+    pub fn new(url: ModelUrl, api_key: Option<String>, slot: u32, silence: Duration) -> Rc<Self> {
+        let shown = url.to_string();
+        Rc::new(Self { endpoint: Endpoint { url, shown, api_key }, slot, silence })
+    }
+
+    /// Its address, without credentials.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.endpoint.shown
+    }
+
+    /// Our slot.
+    #[must_use]
+    pub fn slot(&self) -> u32 {
+        self.slot
+    }
+
+    /// How the server is, and if it is not ready, why. Answers within seconds.
+    pub async fn state(&self) -> (ServerState, Option<String>) {
+        match self.health().await {
+            Ok(()) => (ServerState::Ready, None),
+            Err(e @ ModelError::Loading { .. }) => (ServerState::Loading, Some(e.to_string())),
+            Err(e @ (ModelError::Unreachable { .. } | ModelError::Dropped { .. })) => {
+                (ServerState::Unreachable, Some(e.to_string()))
+            }
+            Err(e) => (ServerState::Failing, Some(e.to_string())),
+        }
+    }
+
+    /// Waits until the server can answer, as long as it takes; drop the future to give up. `on_wait` is
+    /// called with words for people when the reason to wait changes, and every [`WAIT_NOTICE`].
+    ///
+    /// # Errors
+    /// What waiting cannot mend: a wrong key, a model that fails to load, a slot that does not exist,
+    /// something that is no llama-server.
+    pub async fn wait_ready(&self, mut on_wait: impl FnMut(&str)) -> Result<(), ModelError> {
+        let begun = Instant::now();
+        let mut told: Option<(String, Instant)> = None;
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let error = match self.ready().await {
+                Ok(()) => return Ok(()),
+                Err(e) => e,
+            };
+            let Some(reason) = reason_to_wait(&error) else {
+                return Err(error);
+            };
+            let due = told.as_ref().is_none_or(|(r, at)| *r != reason || at.elapsed() >= WAIT_NOTICE);
+            if due {
+                let (url, seconds) = (self.url(), begun.elapsed().as_secs());
+                on_wait(&format!("the model server at {url} {reason}; waiting for it ({seconds} s)"));
+                told = Some((reason, Instant::now()));
+            }
+            sleep(pause).await;
+            pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
+        }
+    }
+
+    async fn ready(&self) -> Result<(), ModelError> {
+        self.health().await?;
+        // `/health` needs no key; this does.
+        let props = self.props().await?;
+        self.check_slot(&props)
+    }
+
+    async fn health(&self) -> Result<(), ModelError> {
+        let silence = HEALTH_SILENCE.min(self.silence);
+        self.endpoint.fetch(Method::GET, "/health", Vec::new(), silence).await.map(drop)
+    }
+
+    /// The server takes a slot that it does not have modulo their number, without a word.
+    pub(super) fn check_slot(&self, props: &Props) -> Result<(), ModelError> {
+        let (url, slot, total) = (self.endpoint.shown.clone(), self.slot, props.total_slots);
+        if u64::from(slot) < total { Ok(()) } else { Err(ModelError::WrongSlot { url, slot, total }) }
+    }
+
+    /// What the server tells about itself.
+    ///
+    /// # Errors
+    /// The server cannot be asked, or answers nonsense.
+    pub async fn props(&self) -> Result<Props, ModelError> {
+        let body = self.endpoint.fetch(Method::GET, "/props", Vec::new(), self.silence).await?;
+        Props::read(&body).map_err(|e| self.endpoint.garbage("/props", e.to_string()))
+    }
+
+    /// Which model answers there.
+    ///
+    /// # Errors
+    /// The server cannot be asked, or answers nonsense.
+    pub async fn identity(&self) -> Result<ModelIdentity, ModelError> {
+        let props = self.props().await?;
+        let meta = self.model_meta().await?;
+        Ok(ModelIdentity {
+            api: "llama-server /completion".to_owned(),
+            url: self.endpoint.shown.clone(),
+            alias: props.model_alias.clone(),
+            file: props.model_file().to_owned(),
+            size: meta.size.unwrap_or(0),
+            template_digest: template_digest(&props),
+            n_ctx: props.n_ctx,
+            n_vocab: meta.n_vocab.unwrap_or(0),
+            build: props.build_info,
+        })
+    }
+
+    /// Size and vocabulary are good to know, but no reason to refuse a server that does not tell.
+    async fn model_meta(&self) -> Result<ModelMeta, ModelError> {
+        match self.endpoint.fetch(Method::GET, "/v1/models", Vec::new(), self.silence).await {
+            Ok(body) => {
+                let models = serde_json::from_slice::<Models>(&body).ok();
+                let first = models.and_then(|models| models.data.into_iter().next());
+                Ok(first.and_then(|model| model.meta).unwrap_or_default())
+            }
+            Err(ModelError::NotFound { .. } | ModelError::Unsupported { .. }) => Ok(ModelMeta::default()),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The ids of a text, with nothing added before or after it.
+    ///
+    /// # Errors
+    /// The server cannot be asked, or answers nonsense.
+    pub async fn tokenize(&self, text: &str, special: Special) -> Result<Vec<TokenId>, ModelError> {
+        self.tokens(text, special, false).await
+    }
+
+    pub(super) async fn tokens(
+        &self,
+        content: &str,
+        special: Special,
+        add_special: bool,
+    ) -> Result<Vec<TokenId>, ModelError> {
+        #[derive(Serialize)]
+        struct Body<'a> {
+            content: &'a str,
+            add_special: bool,
+            parse_special: bool,
+        }
+        #[derive(Deserialize)]
+        struct Tokens {
+            tokens: Vec<TokenId>,
+        }
+        if content.is_empty() && !add_special {
+            return Ok(Vec::new());
+        }
+        let body = Body { content, add_special, parse_special: special == Special::Parse };
+        let answer: Tokens = self.post("/tokenize", &body, self.silence).await?;
+        Ok(answer.tokens)
+    }
+
+    /// Compiles the model's chat template into the fragments of a baseline. `tools` is a JSON array, as
+    /// the model shall see it.
+    ///
+    /// # Errors
+    /// [`ModelError::Template`] when the template depends on the history; or the server cannot be asked.
+    pub async fn compile_framing(
+        &self,
+        system_prompt: &str,
+        tools: &str,
+        reasoning: &ReasoningSettings,
+    ) -> Result<Framing, ModelError> {
+        super::framing::compile(self, system_prompt, tools, reasoning).await
+    }
+
+    /// Begins a completion of exactly these tokens on our slot. Dropping what is returned, or this
+    /// future, closes the connection, and the server stops within a token or two.
+    ///
+    /// # Errors
+    /// The server cannot be asked, has no such slot, or refuses the request.
+    pub async fn complete(&self, request: &CompletionRequest<'_>) -> Result<Completion, ModelError> {
+        super::completion::begin(self, request).await
+    }
+
+    /// Waits until our slot does nothing, as long as it takes; drop the future to give up. A server that
+    /// hides its slots counts as idle, since it queues requests.
+    ///
+    /// # Errors
+    /// The server cannot be asked, or answers nonsense.
+    pub async fn wait_idle(&self) -> Result<(), ModelError> {
+        let mut pause = FIRST_PAUSE;
+        while self.slot_state().await?.is_some_and(|slot| slot.is_processing) {
+            sleep(pause).await;
+            pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
+        }
+        Ok(())
+    }
+
+    /// How many tokens our slot's cache holds; `None` when the server does not tell, as right after it
+    /// started.
+    ///
+    /// # Errors
+    /// The server cannot be asked, or answers nonsense.
+    pub async fn slot_tokens(&self) -> Result<Option<u64>, ModelError> {
+        Ok(self.slot_state().await?.and_then(|slot| slot.n_prompt_tokens))
+    }
+
+    pub(super) async fn slot_state(&self) -> Result<Option<SlotState>, ModelError> {
+        match self.slots().await {
+            Ok(slots) => Ok(slots.into_iter().find(|slot| slot.id == u64::from(self.slot))),
+            Err(ModelError::Unsupported { .. }) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    pub(super) async fn slots(&self) -> Result<Vec<SlotState>, ModelError> {
+        let body = self.endpoint.fetch(Method::GET, "/slots", Vec::new(), self.silence).await?;
+        serde_json::from_slice(&body).map_err(|e| self.endpoint.garbage("/slots", e.to_string()))
+    }
+
+    /// Has the server write our slot's cache to a new file of this name, in its own folder. The file is
+    /// whole and on disk only when the caller has checked and synced it.
+    ///
+    /// # Errors
+    /// The server cannot be asked, or has no folder for slots ([`ModelError::Unsupported`]).
+    pub async fn save_slot(&self, name: &str) -> Result<SavedSlot, ModelError> {
+        #[derive(Serialize)]
+        struct Body<'a> {
+            filename: &'a str,
+        }
+        let path = format!("/slots/{}?action=save", self.slot);
+        self.post(&path, &Body { filename: name }, SLOT_FILE_SILENCE.max(self.silence)).await
+    }
+
+    pub(super) async fn post<B: Serialize, A: for<'de> Deserialize<'de>>(
+        &self,
+        path: &str,
+        body: &B,
+        silence: Duration,
+    ) -> Result<A, ModelError> {
+        let body = self.encode(path, body)?;
+        let answer = self.endpoint.fetch(Method::POST, path, body, silence).await?;
+        serde_json::from_slice(&answer).map_err(|e| self.endpoint.garbage(path, e.to_string()))
+    }
+
+    pub(super) fn encode<B: Serialize>(&self, path: &str, body: &B) -> Result<Vec<u8>, ModelError> {
+        serde_json::to_vec(body)
+            .map_err(|e| self.endpoint.garbage(path, format!("the request cannot be written as JSON: {e}")))
+    }
+}
+
+/// SHA-256 of the text of the server's chat template.
+pub(super) fn template_digest(props: &Props) -> Digest {
+    let tool_use = props.chat_template_tool_use.as_deref().unwrap_or_default();
+    Digest::of(format!("{}{tool_use}", props.chat_template).as_bytes())
+}
+
+/// Why it is worth waiting, in words that follow the server's name; `None` when it is not.
+fn reason_to_wait(error: &ModelError) -> Option<String> {
+    match error {
+        ModelError::Unreachable { error: why, .. } if error.is_wait() => {
+            Some(format!("does not answer yet ({why})"))
+        }
+        ModelError::Loading { message, .. } => Some(format!("is not ready yet ({message})")),
+        ModelError::Dropped { why, .. } => Some(format!("closed the connection ({why})")),
+        ModelError::Silent { path, .. } => Some(format!("does not answer {path}")),
+        ModelError::Status { code: code @ (502 | 504), .. } => {
+            Some(format!("is not reached by the proxy before it (status {code})"))
+        }
+        _ => None,
+    }
+}
