@@ -47,8 +47,6 @@ pub struct Streamed {
     pub gaps: Vec<Gap>,
     /// Tokens taken from the cache, as the first event said; absent when the request ended before it.
     pub cached: Option<u64>,
-    /// Ids sampled inside reasoning.
-    pub reasoning_tokens: u64,
     /// From the request to its end.
     pub took: Duration,
 }
@@ -87,8 +85,8 @@ pub async fn stream(
             chunk = step => chunk?,
         };
         match chunk {
-            None => {}
-            Some(None) => return Err(server.stream_cut()),
+            // the request has only just been accepted; a stream without a last chunk is an error already
+            None | Some(None) => {}
             Some(Some(Chunk::Progress { total, cache, processed })) => {
                 if streamed.cached.is_none() {
                     streamed.cached = Some(cache);
@@ -107,10 +105,10 @@ pub async fn stream(
     if !matches!(ended, Ended::Final(_)) {
         server.wait_idle().await?;
     }
-    let (parts, reply) = parser.finish();
-    show(parts, &mut on_event);
-    let Partial { ids, gaps, cached, reasoning_tokens } = streamed;
-    Ok(Streamed { ended, reply, ids, gaps, cached, reasoning_tokens, took: began.elapsed() })
+    let mut reply = parser.finish();
+    show(std::mem::take(&mut reply.tail), &mut on_event);
+    let Partial { ids, gaps, cached } = streamed;
+    Ok(Streamed { ended, reply, ids, gaps, cached, took: began.elapsed() })
 }
 
 #[derive(Debug, Default)]
@@ -118,7 +116,6 @@ struct Partial {
     ids: Vec<Option<TokenId>>,
     gaps: Vec<Gap>,
     cached: Option<u64>,
-    reasoning_tokens: u64,
 }
 
 impl Partial {
@@ -130,19 +127,14 @@ impl Partial {
         lost: u64,
         on_event: &mut impl FnMut(EventKind),
     ) {
+        let tokens = lost.saturating_add(u64::try_from(ids.len()).unwrap_or(u64::MAX));
         let lost = usize::try_from(lost).unwrap_or(usize::MAX);
-        let tokens = lost.saturating_add(ids.len());
         if lost > 0 {
             self.gaps.push(Gap { at: self.ids.len(), lost, had: ids.len(), text: text.clone() });
             self.ids.extend(std::iter::repeat_n(None, lost));
         }
         self.ids.extend(ids.into_iter().map(Some));
-        let thinking = parser.in_reasoning();
-        let parts = parser.feed(&text);
-        if thinking && parser.in_reasoning() {
-            self.reasoning_tokens = self.reasoning_tokens.saturating_add(u64::try_from(tokens).unwrap_or(u64::MAX));
-        }
-        show(parts, on_event);
+        show(parser.feed_counted(&text, tokens), on_event);
     }
 }
 

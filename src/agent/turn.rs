@@ -402,9 +402,8 @@ impl Turn {
                 (cached, count(asked.prompt.len()).saturating_sub(cached), sampled)
             }
         };
-        let reasoning_tokens = streamed.reasoning_tokens;
-        let capped = self.baseline.framing.reasoning.is_some() && reasoning_tokens >= self.limits.thinking_tokens;
-        Usage { cache_n, prompt_n, predicted_n, reasoning_tokens, thinking_capped: capped }
+        let (reasoning_tokens, thinking_capped) = (streamed.reply.reasoning_tokens, streamed.reply.capped);
+        Usage { cache_n, prompt_n, predicted_n, reasoning_tokens, thinking_capped }
     }
 
     async fn exact_ids(&self, asked: &Asked, streamed: &Streamed) -> Result<Vec<TokenId>, AgentError> {

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::agent::{Agent, Conversation, Events, StopReason};
 use crate::channel::{self, ChannelLimits, HomeLock, Hub, Listener};
-use crate::config::{Config, Environment};
+use crate::config::{Config, Environment, Limits};
 use crate::model::Server;
 use crate::proto::{EventKind, SessionId, TurnId};
 use crate::store::{self, Catalog, SlotFiles};
@@ -59,16 +59,14 @@ async fn run(config: Config, common: &Common) -> Result<(), Box<dyn std::error::
     let catalog = Catalog::new(config.daemon.home.clone(), &config.limits, config.daemon.torn_tail);
     catalog.prepare().await?;
     let lock = HomeLock::take(&config.daemon.home)?;
-    let listener = Listener::activated_or_bind(&config.daemon.socket, &lock)?;
-    let socket = listener.path().display().to_string();
-    let limits = ChannelLimits {
-        message_bytes: config.limits.message_bytes,
-        clients: config.limits.clients,
-        queued_events: config.limits.queued_events,
-        ..ChannelLimits::default()
+    let listener = match Listener::from_systemd()? {
+        Some(listener) => listener,
+        None => Listener::bind(&config.daemon.socket, &lock)?,
     };
+    let socket = listener.path().map_or_else(|| "a socket of systemd".to_owned(), |path| path.display().to_string());
+    let limits = channel_limits(&config.limits);
     let run = SessionId::from_random(random()?).to_string();
-    let hub = Hub::new(run.clone(), limits);
+    let hub = Hub::new(limits.clone());
     let grace = Duration::from_secs(config.limits.shutdown_seconds);
     let home = config.daemon.home.display().to_string();
     let daemon = Rc::new(wire(config, catalog, Rc::clone(&hub))?);
@@ -91,6 +89,20 @@ async fn run(config: Config, common: &Common) -> Result<(), Box<dyn std::error::
     Ok(())
 }
 
+/// A limit as a count of things in memory.
+fn size(n: u64) -> usize {
+    usize::try_from(n).unwrap_or(usize::MAX)
+}
+
+fn channel_limits(limits: &Limits) -> ChannelLimits {
+    ChannelLimits {
+        message_bytes: size(limits.message_bytes),
+        clients: size(limits.clients),
+        queued_events: size(limits.queued_events),
+        ..ChannelLimits::default()
+    }
+}
+
 /// Connects the parts.
 fn wire(config: Config, catalog: Catalog, hub: Rc<Hub>) -> Result<Daemon, Box<dyn std::error::Error>> {
     let key = config.model.read_api_key(&Environment::of_process())?.map(|key| {
@@ -105,12 +117,12 @@ fn wire(config: Config, catalog: Catalog, hub: Rc<Hub>) -> Result<Daemon, Box<dy
         slot: config.daemon.slot,
         url: config.model.url.to_string(),
         // a page of records must fit into a message, with room for its envelope
-        export_bytes: u64::try_from(config.limits.message_bytes / 2).unwrap_or(u64::MAX),
+        export_bytes: config.limits.message_bytes / 2,
         name_bytes: 200,
         began: Instant::now(),
     };
     let slot_files = config.model.slot_dir.clone().map(SlotFiles::new);
-    let most = config.limits.open_sessions;
+    let most = size(config.limits.open_sessions);
     let events = Rc::new(ToHub(Rc::clone(&hub)));
     let agent = Agent::new(Rc::clone(&server), Rc::new(tools), slot_files, config.limits.clone(), events);
     let sessions = Sessions::new(catalog, most);

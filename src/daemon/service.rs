@@ -42,16 +42,11 @@ pub(super) struct About {
 
 impl Service for Daemon {
     async fn request(self: Rc<Self>, peer: Peer, request: Request) -> Result<Reply, ErrorBody> {
-        // a task of its own: a client that goes away must not drop an append on its way
-        let answer = tokio::task::spawn_local(async move { self.answer(&peer, request).await });
-        match answer.await {
-            Ok(answer) => answer,
-            Err(e) => Err(ErrorBody::new(ErrorCode::Internal, format!("a defect in loopd: {e}; please report it"))),
-        }
+        self.answer(&peer, request).await
     }
 
-    async fn attach(self: Rc<Self>, session: SessionId) -> Result<bool, ErrorBody> {
-        let info = self.sessions.catalog().info(&session).await.map_err(|e| of_store(&e))?;
+    async fn attach(&self, session: &SessionId) -> Result<bool, ErrorBody> {
+        let info = self.sessions.catalog().info(session).await.map_err(|e| of_store(&e))?;
         Ok(self.overlay(info).state == SessionState::Running)
     }
 }
@@ -82,7 +77,7 @@ impl Daemon {
             Request::Send { session, text } => {
                 let conversation = self.conversation(&session).await?;
                 let turn = self.agent.send(&conversation, text).await.map_err(|e| of_agent(&e))?;
-                log::debug!(SESSION:% = session, TURN:% = turn; "{peer} sent turn {turn}");
+                log::debug!(SESSION:% = session, TURN:% = turn; "client {} ({}) sent turn {turn}", peer.client, peer.name);
                 Ok(Reply::Turn { session, turn })
             }
             Request::Retry { session } => {
@@ -113,7 +108,7 @@ impl Daemon {
             Request::Status {} => Ok(Reply::Status { status: Box::new(self.status().await) }),
             Request::Metrics {} => Ok(Reply::Metrics { text: self.metrics() }),
             Request::Shutdown {} => {
-                log::info!("{peer} asked loopd to end");
+                log::info!("client {} ({}, uid {}) asked loopd to end", peer.client, peer.name, peer.uid);
                 self.stop.notify_one();
                 Ok(Reply::Done {})
             }
