@@ -81,6 +81,8 @@ pub struct Agent {
     queue: Rc<SlotQueue>,
     counters: Counters,
     stopping: Cell<bool>,
+    /// The slot's context when the server was last asked.
+    n_ctx: Cell<Option<u64>>,
 }
 
 impl Agent {
@@ -102,6 +104,7 @@ impl Agent {
             queue: Rc::default(),
             counters: Counters::default(),
             stopping: Cell::new(false),
+            n_ctx: Cell::new(None),
         })
     }
 

@@ -32,6 +32,7 @@ pub(super) async fn check_message(
     baseline: &BaselineContent,
     records: &[LogRecord],
     text: &str,
+    known_n_ctx: u64,
     reserve: u64,
 ) -> Result<(), AgentError> {
     let framing = &baseline.framing;
@@ -42,15 +43,20 @@ pub(super) async fn check_message(
     });
     let frame = [&framing.user_open, &framing.user_close, &framing.stand_in_ids].map(|ids| ids.len());
     let used = pending.chain(frame).chain([prompt.list.len()]).fold(0, usize::saturating_add);
-    let n_ctx = baseline.model.n_ctx;
-    let left = n_ctx.saturating_sub(reserve).saturating_sub(count(used));
+    let left_of = |n_ctx: u64| n_ctx.saturating_sub(reserve).saturating_sub(count(used));
+    let left = left_of(known_n_ctx);
     // one more than its bytes: some tokenisers put a space before a text
     if count(text.len()).saturating_add(1) <= left {
         return Ok(());
     }
-    match server.tokenize(text, Special::Plain).await {
-        Ok(ids) if count(ids.len()) <= left => Ok(()),
-        Ok(ids) => Err(AgentError::DoesNotFit { tokens: count(ids.len()), left, n_ctx }),
-        Err(e) => Err(AgentError::CannotCount { bytes: text.len(), left, why: e.to_string() }),
+    // the server may have been given a larger context meanwhile
+    let counted = async { Ok((server.identity().await?.n_ctx, server.tokenize(text, Special::Plain).await?)) };
+    match counted.await {
+        Ok((n_ctx, ids)) if count(ids.len()) <= left_of(n_ctx) => Ok(()),
+        Ok((n_ctx, ids)) => Err(AgentError::DoesNotFit { tokens: count(ids.len()), left: left_of(n_ctx), n_ctx }),
+        Err(e) => {
+            let e: ModelError = e;
+            Err(AgentError::CannotCount { bytes: text.len(), left, why: e.to_string() })
+        }
     }
 }

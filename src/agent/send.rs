@@ -27,7 +27,9 @@ impl Agent {
         let reservation = conversation.reserve()?;
         let mut session = conversation.session.lock().await;
         let reserve = self.limits().context_reserve_tokens;
-        room::check_message(&self.server, session.baseline().content(), session.records(), &text, reserve).await?;
+        let baseline = session.baseline().content();
+        let n_ctx = self.n_ctx.get().unwrap_or(baseline.model.n_ctx);
+        room::check_message(&self.server, baseline, session.records(), &text, n_ctx, reserve).await?;
         let now = Timestamp::now();
         let mut records = closing_records(session.sequence(), session.records(), now);
         let turn = session.next_turn();

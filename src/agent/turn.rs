@@ -240,6 +240,9 @@ impl Turn {
         // nor is waiting for the server
         self.deadline = self.deadline.checked_add(waited.elapsed()).unwrap_or(self.deadline);
         self.requests = self.requests.saturating_add(1);
+        if let Some(served) = &served {
+            self.agent.n_ctx.set(Some(served.n_ctx));
+        }
         match served.and_then(|served| other_model(&self.baseline.model, &served)) {
             Some(why) => Err(AgentError::OtherModel(why)),
             None => Ok(None),
@@ -261,7 +264,7 @@ impl Turn {
         let mut prompt = replayed.list;
         drop(session);
         prompt.extend_from_slice(&new);
-        let n_ctx = self.baseline.model.n_ctx;
+        let n_ctx = self.n_ctx();
         let room = n_ctx.saturating_sub(count(prompt.len())).saturating_sub(1);
         if room < self.limits.context_reserve_tokens.max(1) {
             let why = format!(
@@ -284,6 +287,11 @@ impl Turn {
         ];
         let (max_tokens, max_why) = bounds.into_iter().min_by_key(|(n, _)| *n).unwrap_or_default();
         Ok(Ok(Asked { prompt, new: new.len(), expected, max_tokens, max_why }))
+    }
+
+    /// The slot's context, as the server says now.
+    fn n_ctx(&self) -> u64 {
+        self.agent.n_ctx.get().unwrap_or(self.baseline.model.n_ctx)
     }
 
     /// Asks the model, and follows it to the end.
@@ -437,7 +445,7 @@ impl Turn {
             "turn {turn} of {session}: {} tokens from cache, {} evaluated, {} generated, {lost_n} evaluated again, {millis} ms",
             usage.cache_n, usage.prompt_n, usage.predicted_n
         );
-        let n_ctx = self.baseline.model.n_ctx;
+        let n_ctx = self.n_ctx();
         self.publish(EventKind::Usage { usage: *usage, new_n, lost_n, context_n, n_ctx, finish, millis });
     }
 }

@@ -39,15 +39,24 @@ impl Sessions {
 
     /// The conversation of a session, opened from disk if it is not open.
     pub(super) async fn get(&self, id: &SessionId) -> Result<Rc<Conversation>, SessionError> {
-        if let Some(conversation) = self.find(id) {
+        if let Some(conversation) = self.usable(id).await {
             return Ok(conversation);
         }
         let _one = self.opening.lock().await;
-        if let Some(conversation) = self.find(id) {
+        if let Some(conversation) = self.usable(id).await {
             return Ok(conversation);
         }
+        // one whose sync failed is let go of first, and with it its lock
+        self.close(id);
         let session = self.catalog.open(id).await?;
         Ok(self.adopt(session))
+    }
+
+    /// An open session, unless a sync of it failed: then only a fresh open tells what the disk holds.
+    async fn usable(&self, id: &SessionId) -> Option<Rc<Conversation>> {
+        let conversation = self.find(id)?;
+        let poisoned = conversation.running().is_none() && conversation.read(|s| s.is_poisoned()).await;
+        (!poisoned).then_some(conversation)
     }
 
     /// The conversation of a session that is open already.
@@ -68,7 +77,7 @@ impl Sessions {
         conversation
     }
 
-    /// Closes a session whose turn is over: after a failed sync, only a fresh open tells what the disk holds.
+    /// Lets go of a session.
     pub(super) fn close(&self, id: &SessionId) {
         self.open.borrow_mut().remove(id);
     }
