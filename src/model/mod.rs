@@ -18,7 +18,7 @@ mod reply;
 mod server;
 mod sse;
 
-pub use check::{Finding, Level, Probe};
+pub use check::{Finding, Level};
 pub use completion::{Chunk, Completion, CompletionRequest, Final, Stop, ThinkingCap};
 pub use error::ModelError;
 pub use http::{CONNECT_TIMEOUT, MAX_ANSWER_BYTES};

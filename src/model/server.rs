@@ -246,6 +246,13 @@ impl Server {
         super::completion::begin(self, request).await
     }
 
+    /// The error for a stream that ended without its last chunk.
+    #[must_use]
+    pub fn stream_cut(&self) -> ModelError {
+        let (url, why) = (self.endpoint.shown.clone(), "no last event came".to_owned());
+        ModelError::StreamCut { url, tokens: 0, why }
+    }
+
     /// Waits until our slot does nothing, as long as it takes; drop the future to give up. A server that
     /// hides its slots counts as idle, since it queues requests.
     ///

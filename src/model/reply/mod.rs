@@ -55,8 +55,6 @@ pub enum Part {
 /// A whole reply.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reply {
-    /// Parts that were held back until the end: what [`ReplyParser::feed`] would have returned next.
-    pub tail: Vec<Part>,
     /// The answer, without reasoning and calls: all [`Part::Text`] together.
     pub text: String,
     /// The reasoning, without its tags: all [`Part::Reasoning`] together.
@@ -68,8 +66,6 @@ pub struct Reply {
     pub reasoning_open: bool,
     /// Whether the reasoning was closed by the cap.
     pub capped: bool,
-    /// Tokens inside the reasoning, as far as [`ReplyParser::feed_counted`] was told.
-    pub reasoning_tokens: u64,
 }
 
 /// Reads one reply.
@@ -83,7 +79,6 @@ pub struct ReplyParser {
     text: Stream,
     reasoning: Stream,
     calls: Vec<ParsedCall>,
-    reasoning_tokens: u64,
     parts: Vec<Part>,
 }
 
@@ -158,7 +153,6 @@ impl ReplyParser {
             text: Stream::default(),
             reasoning: Stream::default(),
             calls: Vec::new(),
-            reasoning_tokens: 0,
             parts: Vec::new(),
         }
     }
@@ -176,20 +170,9 @@ impl ReplyParser {
         std::mem::take(&mut self.parts)
     }
 
-    /// As [`ReplyParser::feed`], and counts the piece's tokens if they are inside the reasoning.
-    pub fn feed_counted(&mut self, piece: &str, tokens: u64) -> Vec<Part> {
-        let before = self.in_reasoning();
-        let parts = self.feed(piece);
-        // A token that opens or closes is not inside.
-        if before && self.in_reasoning() {
-            self.reasoning_tokens = self.reasoning_tokens.saturating_add(tokens);
-        }
-        parts
-    }
-
-    /// Ends the reply.
+    /// Ends the reply: the parts that were held back until now, and the whole.
     #[must_use]
-    pub fn finish(mut self) -> Reply {
+    pub fn finish(mut self) -> (Vec<Part>, Reply) {
         let rest = std::mem::take(&mut self.held);
         match self.state {
             State::Text => self.show_text(&rest),
@@ -201,15 +184,14 @@ impl ReplyParser {
             },
         }
         let all = self.reasoning.all;
-        Reply {
-            tail: self.parts,
+        let reply = Reply {
             text: self.text.all,
             capped: all.ends_with(CAP_MESSAGE.trim_start()),
             reasoning: (!all.is_empty()).then_some(all),
             calls: self.calls,
             reasoning_open: self.state == State::Reasoning,
-            reasoning_tokens: self.reasoning_tokens,
-        }
+        };
+        (self.parts, reply)
     }
 
     /// Understands a bit more of what is held; false when more must come first.
