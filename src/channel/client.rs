@@ -19,7 +19,7 @@ use crate::proto::{
     ErrorBody, ErrorCode, Event, Incoming, PROTOCOL_VERSION, Position, Reply, Request, RequestFrame,
 };
 
-/// How long a daemon may take to say hello.
+/// How long a daemon may take to say hello, when the caller doesn't say.
 const HELLO: Duration = Duration::from_secs(10);
 /// How long to try on while the daemon's queue of connections is full, and how often.
 const QUEUE_FULL: Duration = Duration::from_secs(5);
@@ -77,9 +77,8 @@ impl fmt::Display for ClientError {
             Self::Failed(e) => write!(f, "the connection to the daemon failed: {e}"),
             Self::Silent(path, waited) => write!(
                 f,
-                "{}: the daemon has not answered for {} s; is it stopped or stuck? (journalctl -u loopd)",
-                path.display(),
-                waited.as_secs()
+                "{}: the daemon has not answered for {waited:?}; is it stopped or stuck? (journalctl -u loopd)",
+                path.display()
             ),
             Self::NotUnderstood(why) => write!(
                 f,
@@ -129,14 +128,15 @@ impl Client {
     /// [`ClientError::NoDaemon`] with what to do, [`ClientError::Version`], [`ClientError::Silent`],
     /// [`ClientError::Refused`] when the daemon has too many clients.
     pub async fn connect(path: &Path) -> Result<Self, ClientError> {
-        Self::connect_as(path, concat!("bxctl ", env!("CARGO_PKG_VERSION"))).await
+        Self::connect_as(path, concat!("bxctl ", env!("CARGO_PKG_VERSION")), HELLO).await
     }
 
-    /// Like [`Client::connect`], with a name of its own for the daemon's journal.
+    /// Like [`Client::connect`], with a name of its own for the daemon's journal, and the time that the
+    /// daemon may take to answer.
     ///
     /// # Errors
     /// As there.
-    pub async fn connect_as(path: &Path, name: &str) -> Result<Self, ClientError> {
+    pub async fn connect_as(path: &Path, name: &str, within: Duration) -> Result<Self, ClientError> {
         let (incoming, outgoing) = reach(path).await?.into_split();
         let mut client = Self {
             lines: Lines::new(incoming, LINE_BYTES),
@@ -148,8 +148,8 @@ impl Client {
             run: String::new(),
         };
         let hello = Request::Hello { version: PROTOCOL_VERSION, client: name.to_owned() };
-        let Ok(answer) = timeout(HELLO, client.request(hello)).await else {
-            return Err(ClientError::Silent(path.to_owned(), HELLO));
+        let Ok(answer) = timeout(within, client.request(hello)).await else {
+            return Err(ClientError::Silent(path.to_owned(), within));
         };
         let version = |message| ClientError::Version { client: PROTOCOL_VERSION, message };
         match answer {

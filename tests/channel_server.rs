@@ -1,0 +1,478 @@
+//! The server as clients see it: framing, answers, events, limits, the end.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+
+mod channel_support;
+
+use std::time::{Duration, Instant};
+
+use boxmaker::channel::{ChannelLimits, Client, ClientError};
+use boxmaker::proto::{ErrorCode, Event, EventKind, Reply, Request};
+use channel_support::{Daemon, HELLO, LONG, Raw, SOON, id, run};
+use tokio::io::AsyncWriteExt;
+use tokio::time::timeout;
+
+fn attach(session: &str) -> Request {
+    Request::Attach { session: id(session), after: None }
+}
+
+fn cancel() -> Request {
+    Request::Cancel { session: id("s") }
+}
+
+async fn event(client: &mut Client) -> Event {
+    timeout(LONG, client.next_event()).await.expect("an event in time").unwrap()
+}
+
+#[test]
+fn hello_comes_first_and_once() {
+    run(async {
+        let daemon = Daemon::start(ChannelLimits::default());
+        let mut raw = daemon.raw().await;
+        for request in [r#"{"id":5,"request":"metrics"}"#, r#"{"id":5,"request":"attach","session":"s"}"#] {
+            let answer = raw.ask(request).await;
+            assert_eq!((&answer["id"], &answer["error"]["code"]), (&5.into(), &"hello_first".into()));
+        }
+        let hello = raw.ask(HELLO).await;
+        assert_eq!(hello["ok"]["run"], "run1");
+        assert_eq!(hello["ok"]["version"], 1);
+        raw.check_alive().await;
+        assert_eq!(raw.ask(HELLO).await["error"]["code"], "bad_request");
+        raw.check_alive().await;
+    });
+}
+
+#[test]
+fn another_version_is_an_answer_that_names_both() {
+    run(async {
+        let daemon = Daemon::start(ChannelLimits::default());
+        let mut raw = daemon.raw().await;
+        for hello in [
+            r#"{"id":1,"request":"hello","version":7,"client":"x"}"#,
+            r#"{"id":1,"request":"hello","version":7,"client":"x","colour":"of a later version"}"#,
+        ] {
+            let answer = raw.ask(hello).await;
+            assert_eq!(answer["error"]["code"], "version", "{answer}");
+            let message = answer["error"]["message"].as_str().unwrap();
+            assert!(message.contains("version 1 ") && message.contains("version 7"), "{message}");
+        }
+        // not welcome yet, but not hung up on either
+        assert_eq!(raw.ask(r#"{"id":2,"request":"metrics"}"#).await["error"]["code"], "hello_first");
+        assert_eq!(raw.ask(HELLO).await["ok"]["reply"], "hello");
+    });
+}
+
+#[test]
+fn bad_input_gets_an_error_that_says_what_and_where() {
+    let deep = format!(r#"{{"id":3,"request":"open","session":{}"x"{}}}"#, "[".repeat(200), "]".repeat(200));
+    let long_name = format!(r#"{{"id":3,"request":"{}"}}"#, "\\u0007x".repeat(10_000));
+    let table: &[(&[u8], Option<u64>, &str, &str)] = &[
+        (b"", None, "bad_request", "not JSON: EOF while parsing a value at line 1 column 0"),
+        (b"hello", None, "bad_request", "not JSON: expected value at line 1 column 1"),
+        (b"{\"id\":1,", None, "bad_request", "not JSON: EOF while parsing"),
+        (b"{\"id\":3}{\"id\":4}", None, "bad_request", "trailing characters at line 1 column 9"),
+        (b"\xef\xbb\xbf{}", None, "bad_request", "not JSON: expected value"),
+        (b"{\"id\":3,\"request\":\"\xff\"}", None, "bad_request", "not UTF-8: the byte at 19"),
+        (b"\0\0\0", None, "bad_request", "not JSON"),
+        (b"[1]", None, "bad_request", "not a JSON object"),
+        (b"{\"request\":\"list\"}", None, "bad_request", "\"id\" is missing"),
+        (b"{\"id\":\"3\",\"request\":\"list\"}", None, "bad_request", "\"id\" is not a whole number"),
+        (b"{\"id\":-3,\"request\":\"list\"}", None, "bad_request", "\"id\" is not a whole number"),
+        (b"{\"id\":3}", Some(3), "bad_request", "\"request\" is missing"),
+        (b"{\"id\":3,\"request\":7}", Some(3), "bad_request", "\"request\" is missing or not a text"),
+        (b"{\"id\":3,\"request\":\"fly\"}", Some(3), "unknown_request", "unknown request \"fly\"; known are"),
+        (b"{\"id\":3,\"request\":\"open\"}", Some(3), "bad_request", "\"open\": missing field `session`"),
+        (
+            b"{\"id\":3,\"request\":\"open\",\"session\":7}",
+            Some(3),
+            "bad_request",
+            "invalid type: integer `7`",
+        ),
+        (
+            b"{\"id\":3,\"request\":\"open\",\"session\":\"../../x\"}",
+            Some(3),
+            "bad_request",
+            "not a session id",
+        ),
+        (b"{\"id\":3,\"request\":\"list\",\"x\":1}", Some(3), "bad_request", "unknown field `x`"),
+        (
+            b"{\"id\":3,\"request\":\"send\",\"session\":\"a\",\"text\":\"\\ud800\"}",
+            None,
+            "bad_request",
+            "not JSON",
+        ),
+        (deep.as_bytes(), None, "bad_request", "recursion limit exceeded at line 1 column"),
+        (long_name.as_bytes(), Some(3), "unknown_request", "unknown request"),
+    ];
+    run(async {
+        let daemon = Daemon::start(ChannelLimits::default());
+        let mut raw = daemon.greeted().await;
+        for (input, id, code, says) in table {
+            let shown = String::from_utf8_lossy(input);
+            let answer = raw.ask(input).await;
+            assert_eq!(answer["id"].as_u64(), *id, "{shown}: {answer}");
+            assert_eq!(answer["error"]["code"], *code, "{shown}: {answer}");
+            let message = answer["error"]["message"].as_str().unwrap();
+            assert!(message.contains(says), "{shown}: {message}");
+            assert!(message.len() <= 1010, "{} bytes", message.len());
+            raw.check_alive().await;
+        }
+    });
+}
+
+#[test]
+fn only_a_newline_ends_a_line() {
+    run(async {
+        let daemon = Daemon::start(ChannelLimits::default());
+        let mut raw = daemon.greeted().await;
+        // U+2028, U+0085 and a carriage return in and around a line
+        let line = "{\"id\":4,\"request\":\"resolve\",\"text\":\"a\u{2028}b\u{85}c\"}\r";
+        assert_eq!(raw.ask(line).await["ok"]["reply"], "done");
+        // two lines in one write, one line in many
+        raw.write
+            .write_all(b"{\"id\":5,\"request\":\"metrics\"}\n{\"id\":6,\"request\":\"metrics\"}\n")
+            .await
+            .unwrap();
+        assert_eq!(raw.hear().await.unwrap()["id"], 5);
+        assert_eq!(raw.hear().await.unwrap()["id"], 6);
+        for byte in b"{\"id\":7,\"request\":\"metrics\"}\n" {
+            raw.write.write_all(&[*byte]).await.unwrap();
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(raw.hear().await.unwrap()["id"], 7);
+    });
+}
+
+#[test]
+fn a_line_over_the_limit_gets_an_error_and_the_end() {
+    run(async {
+        let daemon = Daemon::start(ChannelLimits { message_bytes: 1000, ..ChannelLimits::default() });
+        let mut other = daemon.greeted().await;
+        for terminated in [true, false] {
+            let mut raw = daemon.greeted().await;
+            let mut line = br#"{"id":77,"request":"metrics"}"#.to_vec();
+            line.resize(1000, b' ');
+            assert_eq!(raw.ask(&line).await["ok"]["text"], "fine");
+            line.push(b' ');
+            if terminated {
+                line.push(b'\n');
+            }
+            raw.write.write_all(&line).await.unwrap();
+            let answer = raw.hear().await.unwrap();
+            assert_eq!(answer["error"]["code"], "too_long");
+            assert!(answer["error"]["message"].as_str().unwrap().contains("1000 bytes"), "{answer}");
+            assert_eq!(raw.hear().await, None);
+        }
+        other.check_alive().await;
+    });
+}
+
+#[test]
+fn a_slow_request_blocks_no_other_and_their_number_is_bounded() {
+    run(async {
+        let daemon = Daemon::start(ChannelLimits { in_flight: 3, ..ChannelLimits::default() });
+        let mut raw = daemon.greeted().await;
+        for n in [10, 11] {
+            raw.say(format!(r#"{{"id":{n},"request":"cancel","session":"s"}}"#)).await;
+        }
+        raw.check_alive().await;
+        raw.say(r#"{"id":12,"request":"cancel","session":"s"}"#).await;
+        raw.say(r#"{"id":13,"request":"metrics"}"#).await;
+        raw.hear_nothing().await;
+        daemon.greeted().await.check_alive().await;
+        daemon.toy.release.notify_one();
+        assert_eq!(raw.hear().await.unwrap()["id"], 10);
+        assert_eq!(raw.hear().await.unwrap()["id"], 13);
+        daemon.toy.release.notify_waiters();
+        let rest = [raw.hear().await.unwrap()["id"].clone(), raw.hear().await.unwrap()["id"].clone()];
+        assert_eq!(rest, [11, 12]);
+        raw.hear_nothing().await;
+    });
+}
+
+#[test]
+fn a_client_that_reads_no_answers_is_read_no_further() {
+    run(async {
+        let daemon = Daemon::start(ChannelLimits { in_flight: 4, ..ChannelLimits::default() });
+        let mut raw = daemon.greeted().await;
+        for n in 0..100 {
+            raw.say(format!(r#"{{"id":{n},"request":"export","session":"s"}}"#)).await;
+        }
+        tokio::time::sleep(SOON).await;
+        // four with an answer of a megabyte each, of which the kernel takes less than one
+        assert_eq!(daemon.toy.begun.get(), 4);
+        daemon.greeted().await.check_alive().await;
+        for n in 0..100 {
+            assert_eq!(raw.hear().await.unwrap()["id"], n);
+        }
+    });
+}
+
+#[test]
+fn a_request_that_panics_is_answered() {
+    run(async {
+        let daemon = Daemon::start(ChannelLimits::default());
+        let mut client = daemon.client().await;
+        let refused = client.request(Request::Latest {}).await.unwrap_err();
+        assert_eq!(refused.code(), Some(ErrorCode::Internal), "{refused}");
+        assert_eq!(
+            client.request(Request::Metrics {}).await.unwrap(),
+            Reply::Metrics { text: "fine".into() }
+        );
+    });
+}
+
+#[test]
+fn a_request_outlives_its_client_and_keeps_its_place() {
+    run(async {
+        let daemon = Daemon::start(ChannelLimits { clients: 1, ..ChannelLimits::default() });
+        let mut client = daemon.client().await;
+        client.ask(Request::Usage { session: id("s") }).await.unwrap();
+        while daemon.toy.begun.get() == 0 {
+            tokio::task::yield_now().await;
+        }
+        drop(client);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        // coming again gets around no limit
+        let refused = Client::connect(&daemon.path).await.unwrap_err();
+        assert_eq!(refused.code(), Some(ErrorCode::Limit), "{refused}");
+        assert_eq!(daemon.toy.ended.get(), 0);
+        tokio::time::sleep(SOON).await;
+        assert_eq!((daemon.toy.ended.get(), daemon.hub.clients()), (1, 0));
+        daemon.client().await;
+    });
+}
+
+#[test]
+fn the_service_learns_who_asks() {
+    run(async {
+        let daemon = Daemon::start(ChannelLimits::default());
+        daemon.client().await;
+        let mut client = Client::connect_as(&daemon.path, "te\nst 2", LONG).await.unwrap();
+        client.request(Request::Resolve { text: "x".into() }).await.unwrap();
+        let peer = daemon.toy.peers.borrow()[0].clone();
+        assert_eq!(peer.uid, nix::unistd::getuid().as_raw());
+        assert_eq!(peer.pid, i32::try_from(std::process::id()).ok());
+        assert_eq!((peer.client, peer.name.as_str()), (2, "test 2"));
+    });
+}
+
+#[test]
+fn events_follow_the_answer_and_go_to_all_who_are_attached() {
+    run(async {
+        let daemon = Daemon::start(ChannelLimits::default());
+        let (mut a, mut b) = (daemon.greeted().await, daemon.client().await);
+        assert_eq!(
+            a.ask(r#"{"id":2,"request":"attach","session":"missing"}"#).await["error"]["code"],
+            "not_found"
+        );
+        daemon.begin("s");
+        daemon.say("s", "Hel");
+        raw_attach(&mut a, 3).await;
+        let snapshot = a.hear().await.unwrap();
+        assert_eq!(
+            (&snapshot["event"], &snapshot["seq"], &snapshot["text"], &snapshot["user_text"]),
+            (&"snapshot".into(), &2.into(), &"Hel".into(), &"hi".into())
+        );
+        b.request(attach("s")).await.unwrap();
+        assert_eq!(daemon.hub.attached(&id("s")), 2);
+        daemon.say("s", "lo");
+        daemon.say("other", "not for them");
+        let text = a.hear().await.unwrap();
+        assert_eq!((&text["seq"], &text["text"], &text["turn"]), (&3.into(), &"lo".into(), &1.into()));
+        assert!(matches!(event(&mut b).await.kind, EventKind::Snapshot { .. }));
+        assert_eq!(event(&mut b).await.kind, EventKind::Text { text: "lo".into() });
+        assert_eq!(a.ask(r#"{"id":4,"request":"detach","session":"s"}"#).await["ok"]["reply"], "done");
+        daemon.say("s", "!");
+        assert_eq!(event(&mut b).await.seq, 4);
+        a.hear_nothing().await;
+        drop(b);
+        while daemon.hub.attached(&id("s")) > 0 {
+            tokio::task::yield_now().await;
+        }
+    });
+}
+
+async fn raw_attach(raw: &mut Raw, n: u64) {
+    let answer = raw.ask(format!(r#"{{"id":{n},"request":"attach","session":"s"}}"#)).await;
+    assert_eq!((&answer["id"], &answer["ok"]["reply"]), (&n.into(), &"attached".into()), "{answer}");
+}
+
+#[test]
+fn attaching_and_detaching_happen_in_the_order_asked() {
+    run(async {
+        let daemon = Daemon::start(ChannelLimits::default());
+        daemon.toy.attach_delay.set(Duration::from_millis(30));
+        let mut raw = daemon.greeted().await;
+        raw.say(r#"{"id":2,"request":"attach","session":"s"}"#).await;
+        raw.say(r#"{"id":3,"request":"detach","session":"s"}"#).await;
+        raw.check_alive().await;
+        assert_eq!(raw.hear().await.unwrap()["ok"]["reply"], "attached");
+        assert_eq!(raw.hear().await.unwrap()["ok"]["reply"], "done");
+        daemon.begin("s");
+        raw.hear_nothing().await;
+        // a client that goes while it is being attached leaves nothing behind
+        raw.say(r#"{"id":2,"request":"attach","session":"s"}"#).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        drop(raw);
+        tokio::time::sleep(SOON).await;
+        assert_eq!((daemon.hub.attached(&id("s")), daemon.hub.clients()), (0, 0));
+    });
+}
+
+#[test]
+fn the_number_of_attached_sessions_is_bounded() {
+    run(async {
+        let daemon = Daemon::start(ChannelLimits { attached: 2, ..ChannelLimits::default() });
+        let mut client = daemon.client().await;
+        client.request(attach("a")).await.unwrap();
+        client.request(attach("b")).await.unwrap();
+        client.request(attach("b")).await.unwrap();
+        let refused = client.request(attach("c")).await.unwrap_err();
+        assert_eq!(refused.code(), Some(ErrorCode::Limit));
+        daemon.hub.forget(&id("a"));
+        client.request(attach("c")).await.unwrap();
+        client.request(Request::Detach { session: id("b") }).await.unwrap();
+        client.request(attach("a")).await.unwrap();
+    });
+}
+
+#[test]
+fn a_client_that_comes_back_gets_what_it_missed_once() {
+    run(async {
+        let daemon = Daemon::start(ChannelLimits::default());
+        let mut client = daemon.client().await;
+        client.request(attach("s")).await.unwrap();
+        daemon.begin("s");
+        for n in 0..50 {
+            daemon.say("s", &format!("{n} "));
+        }
+        let mut last = 0;
+        while last < 20 {
+            let event = event(&mut client).await;
+            assert_eq!(event.seq, last + 1);
+            last = event.seq;
+        }
+        let position = client.position(last);
+        drop(client);
+        daemon.end("s");
+        let mut client = daemon.client().await;
+        let request = Request::Attach { session: id("s"), after: Some(position.clone()) };
+        assert_eq!(client.request(request).await.unwrap(), Reply::Attached { seq: 52, running: true });
+        for seq in 21..=52 {
+            let event = event(&mut client).await;
+            assert_eq!(event.seq, seq);
+            assert!(!matches!(event.kind, EventKind::Snapshot { .. }));
+        }
+        // of another run of the daemon: numbers say nothing
+        let after = boxmaker::proto::Position { run: "run0".into(), ..position };
+        client.request(Request::Attach { session: id("s"), after: Some(after) }).await.unwrap();
+        let event = event(&mut client).await;
+        assert_eq!(event.seq, 52);
+        assert!(matches!(event.kind, EventKind::Snapshot { .. }));
+    });
+}
+
+#[test]
+fn seventy_clients_see_every_event_and_one_more_is_turned_away() {
+    run(async {
+        let daemon = Daemon::start(ChannelLimits { clients: 70, ..ChannelLimits::default() });
+        let mut clients = Vec::new();
+        for _ in 0..70 {
+            let mut client = daemon.client().await;
+            client.request(attach("s")).await.unwrap();
+            clients.push(client);
+        }
+        for _ in 0..2 {
+            let mut raw = daemon.raw().await;
+            let answer = raw.hear().await.unwrap();
+            assert_eq!((&answer["id"], &answer["error"]["code"]), (&().into(), &"limit".into()));
+            assert!(answer["error"]["message"].as_str().unwrap().contains("70 clients"), "{answer}");
+            assert_eq!(raw.hear().await, None);
+            let refused = Client::connect(&daemon.path).await.unwrap_err();
+            assert_eq!(refused.code(), Some(ErrorCode::Limit), "{refused}");
+        }
+        daemon.begin("s");
+        for n in 0..200 {
+            daemon.say("s", &n.to_string());
+        }
+        for client in &mut clients {
+            for seq in 1..=201 {
+                assert_eq!(event(client).await.seq, seq);
+            }
+        }
+        clients.pop();
+        tokio::time::sleep(SOON).await;
+        clients.push(daemon.client().await);
+    });
+}
+
+#[test]
+fn closing_ones_own_side_ends_it_after_the_answers() {
+    run(async {
+        let daemon = Daemon::start(ChannelLimits::default());
+        let mut raw = daemon.greeted().await;
+        raw.say(r#"{"id":2,"request":"usage","session":"s"}"#).await;
+        raw.write.write_all(br#"{"id":3,"request":"metrics"}"#).await.unwrap();
+        raw.write.shutdown().await.unwrap();
+        let unterminated = raw.hear().await.unwrap();
+        assert_eq!(unterminated["error"]["code"], "bad_request");
+        assert!(unterminated["error"]["message"].as_str().unwrap().contains("28 bytes of a line"));
+        assert_eq!(raw.hear().await.unwrap()["ok"]["reply"], "usage");
+        assert_eq!(raw.hear().await, None);
+    });
+}
+
+#[test]
+fn the_end_lets_answers_through_and_closes_clients() {
+    run(async {
+        let limits = ChannelLimits { flush: Duration::from_millis(400), ..ChannelLimits::default() };
+        let daemon = Daemon::start(limits);
+        let (mut quick, mut endless) = (daemon.greeted().await, daemon.client().await);
+        let mut watching = daemon.client().await;
+        // neither asks nor reads
+        let mut stuck = daemon.greeted().await;
+        raw_attach(&mut stuck, 2).await;
+        watching.request(attach("s")).await.unwrap();
+        daemon.begin("s");
+        for _ in 0..300 {
+            daemon.say("s", &"x".repeat(1000));
+        }
+        quick.say(r#"{"id":2,"request":"usage","session":"s"}"#).await;
+        endless.ask(cancel()).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        daemon.end("s");
+        let (path, began) = (daemon.path.clone(), Instant::now());
+        let ended = daemon.stop();
+        tokio::task::yield_now().await;
+        assert_eq!(quick.hear().await.unwrap()["ok"]["reply"], "usage");
+        assert_eq!(quick.hear().await, None);
+        while !matches!(event(&mut watching).await.kind, EventKind::TurnEnd { .. }) {}
+        assert!(matches!(watching.next_event().await, Err(ClientError::Closed)));
+        let refused = match endless.next().await.unwrap() {
+            boxmaker::proto::Incoming::Answer(Some(2), Err(error)) => error.code,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(refused, ErrorCode::ShuttingDown);
+        let no_daemon = Client::connect(&path).await.unwrap_err();
+        assert!(matches!(no_daemon, ClientError::NoDaemon(..)), "{no_daemon}");
+        ended.await.unwrap();
+        assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+        assert!(!path.exists());
+        drop(stuck);
+    });
+}
+
+#[test]
+fn it_runs_inside_tokio_uring() {
+    tokio_uring::start(async {
+        let daemon = Daemon::start(ChannelLimits::default());
+        let mut client = daemon.client().await;
+        client.request(attach("s")).await.unwrap();
+        daemon.begin("s");
+        assert_eq!(event(&mut client).await.seq, 1);
+        let refused = client.request(Request::Latest {}).await.unwrap_err();
+        assert_eq!(refused.code(), Some(ErrorCode::Internal));
+        daemon.stop().await.unwrap();
+        assert!(matches!(client.next_event().await, Err(ClientError::Closed)));
+    });
+}
