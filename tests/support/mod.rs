@@ -22,6 +22,10 @@ pub fn skip(reason: &str) {
     let thread = std::thread::current();
     let name = std::env::var("NEXTEST_TEST_NAME").ok();
     let name = name.as_deref().or(thread.name()).unwrap_or("a test");
+    let name = match std::env::var("NEXTEST_BINARY_ID") {
+        Ok(binary) => format!("{binary} {name}"),
+        Err(_) => name.to_owned(),
+    };
     assert!(std::env::var_os("CI").is_none(), "{name} cannot run, and in CI every test must: {reason}");
     eprintln!("skipped: {name}: {reason}");
     if let Some(path) = std::env::var_os("BOXMAKER_SKIPS") {
