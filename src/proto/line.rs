@@ -2,13 +2,16 @@
 //!
 //! ```text
 //! {"prev":"<64 hex>","type":"<kind>", …the record's fields… ,"crc":"<8 hex>"}\n
-//! {"prev":"<64 hex>","more":<n>,"type":"<kind>", … ,"crc":"<8 hex>"}\n
+//! {"prev":"<64 hex>","back":<bytes>,"more":<n>,"type":"<kind>", … ,"crc":"<8 hex>"}\n
 //! ```
 //!
 //! `prev` is the SHA-256 of the line before, newline included. `crc` is the CRC-32 (IEEE) of all bytes
 //! before `,"crc":`, so that damage to the last line, which no `prev` covers yet, is found as well.
-//! `more` stands on lines written in one durable append with `n` further lines behind them. The order
-//! of the envelope's keys is fixed, and a line written in any other way is refused.
+//! `back` and `more` stand on lines written together in one durable append: how many bytes of it are
+//! before the line, and how many further lines behind it; each is absent where it is 0. So a whole line
+//! behind a damaged one tells whether both were written together, and with them whether anyone can have
+//! been told about the damaged one. The order of the envelope's keys is fixed, and a line written in any
+//! other way is refused.
 
 use std::fmt;
 
@@ -22,20 +25,30 @@ use super::{
 };
 
 const PREV: &[u8] = b"{\"prev\":\"";
-const MORE: &[u8] = b"\",\"more\":";
-const TYPE: &[u8] = b"\"type\":\"";
+const BACK: &[u8] = b",\"back\":";
+const MORE: &[u8] = b",\"more\":";
+const TYPE: &[u8] = b",\"type\":\"";
 const CRC: &[u8] = b",\"crc\":\"";
 const END: &[u8] = b"\"}\n";
 /// `,"crc":"` + 8 digits + `"}` + newline
 const TRAILER: usize = CRC.len() + 8 + END.len();
+
+/// Where a line stands in the durable append that wrote it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Bytes of the same append before it.
+    pub back: u64,
+    /// Further lines of the same append behind it.
+    pub more: u32,
+}
 
 /// A line, read.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
     /// The digest of the line before.
     pub prev: Digest,
-    /// How many further lines were written in the same append.
-    pub more: u32,
+    /// Its place in the append that wrote it.
+    pub place: Place,
     /// The record.
     pub record: LogRecord,
 }
@@ -86,16 +99,16 @@ impl std::error::Error for LineError {}
 ///
 /// # Errors
 /// A record that would not come back the same.
-pub fn encode_line(prev: Digest, more: u32, record: &LogRecord) -> Result<Vec<u8>, serde_json::Error> {
+pub fn encode_line(prev: Digest, place: Place, record: &LogRecord) -> Result<Vec<u8>, serde_json::Error> {
     let mut line = Vec::with_capacity(512);
     line.extend_from_slice(PREV);
     line.extend_from_slice(&prev.to_hex());
-    if more > 0 {
-        line.extend_from_slice(MORE);
-        line.extend_from_slice(more.to_string().as_bytes());
-        line.push(b',');
-    } else {
-        line.extend_from_slice(b"\",");
+    line.push(b'"');
+    for (key, value) in [(BACK, place.back), (MORE, u64::from(place.more))] {
+        if value > 0 {
+            line.extend_from_slice(key);
+            line.extend_from_slice(value.to_string().as_bytes());
+        }
     }
     line.extend_from_slice(TYPE);
     line.extend_from_slice(record.kind().as_bytes());
@@ -116,7 +129,7 @@ pub fn encode_line(prev: Digest, more: u32, record: &LogRecord) -> Result<Vec<u8
     line.extend_from_slice(format!("{crc:08x}").as_bytes());
     line.extend_from_slice(END);
     match Line::decode(&line) {
-        Ok(back) if back.record == *record => Ok(line),
+        Ok(read) if read.record == *record && read.place == place && read.prev == prev => Ok(line),
         Ok(_) => Err(serde::ser::Error::custom("the record reads back as another one")),
         Err(e) => Err(serde::ser::Error::custom(format!("the record cannot be read back: {e}"))),
     }
@@ -139,7 +152,7 @@ impl Line {
     /// # Errors
     /// What is wrong with it; nothing is skipped or guessed.
     pub fn decode(line: &[u8]) -> Result<Self, LineError> {
-        let Envelope { prev, more, kind, body } = Envelope::read(line)?;
+        let Envelope { prev, place, kind, body } = Envelope::read(line)?;
         let record = match kind {
             b"session_start" => LogRecord::SessionStart(parse::<SessionStart>(body)?),
             b"user_message" => LogRecord::UserMessage(parse::<UserMessage>(body)?),
@@ -152,14 +165,21 @@ impl Line {
             b"turn_end" => LogRecord::TurnEnd(parse::<TurnEnd>(body)?),
             other => return Err(LineError::UnknownKind(String::from_utf8_lossy(other).into_owned())),
         };
-        Ok(Self { prev, more, record })
+        Ok(Self { prev, place, record })
+    }
+
+    /// Where a line says that it stands, if its envelope and its checksum are whole: what can be known
+    /// of a line behind a damaged one, and of one with a record that this version does not know.
+    #[must_use]
+    pub fn place_of(line: &[u8]) -> Option<Place> {
+        Envelope::read(line).ok().map(|envelope| envelope.place)
     }
 }
 
 /// What stands around a record's fields.
 struct Envelope<'a> {
     prev: Digest,
-    more: u32,
+    place: Place,
     kind: &'a [u8],
     /// The fields' text, without braces.
     body: &'a [u8],
@@ -201,33 +221,37 @@ impl<'a> Envelope<'a> {
         let Some(prev) = Digest::from_hex(hex) else {
             return not("its \"prev\" is not a SHA-256 digest");
         };
-        let (more, rest) = Self::more(rest)?;
+        let Some(rest) = rest.strip_prefix(b"\"") else {
+            return not("its \"prev\" is not a SHA-256 digest");
+        };
+        let (back, rest) = Self::number(rest, BACK)?;
+        let (more, rest) = Self::number(rest, MORE)?;
+        let more =
+            u32::try_from(more).map_err(|_| LineError::NotALine("its \"more\" is too great".to_owned()))?;
         let kind = rest
             .strip_prefix(TYPE)
             .and_then(|r| memmem::find(r, b"\",").and_then(|at| r.split_at_checked(at)));
         let Some((kind, body)) = kind else {
             return not("it has no \"type\" in its place");
         };
-        Ok(Self { prev, more, kind, body: body.get(2..).unwrap_or_default() })
+        Ok(Self { prev, place: Place { back, more }, kind, body: body.get(2..).unwrap_or_default() })
     }
 
-    /// Reads the optional `more` behind `prev`.
-    fn more(rest: &[u8]) -> Result<(u32, &[u8]), LineError> {
-        let not = |why: &str| LineError::NotALine(why.to_owned());
-        let Some(numbered) = rest.strip_prefix(MORE) else {
-            return Ok((
-                0,
-                rest.strip_prefix(b"\",").ok_or_else(|| not("it has no \"type\" behind \"prev\""))?,
-            ));
+    /// Reads an optional number of the envelope; 0 when its key is not there.
+    fn number<'b>(rest: &'b [u8], key: &[u8]) -> Result<(u64, &'b [u8]), LineError> {
+        let Some(numbered) = rest.strip_prefix(key) else {
+            return Ok((0, rest));
         };
-        let comma = memchr::memchr(b',', numbered).ok_or_else(|| not("nothing follows \"more\""))?;
-        let (digits, rest) = numbered.split_at_checked(comma).unwrap_or_default();
-        let more = std::str::from_utf8(digits).ok().and_then(|d| d.parse::<u32>().ok());
-        match more {
-            Some(more) if more > 0 && more.to_string().as_bytes() == digits => {
-                Ok((more, rest.get(1..).unwrap_or_default()))
+        let end = numbered.iter().position(|b| !b.is_ascii_digit()).unwrap_or(numbered.len());
+        let (digits, rest) = numbered.split_at_checked(end).unwrap_or_default();
+        let value = std::str::from_utf8(digits).ok().and_then(|d| d.parse::<u64>().ok());
+        match value {
+            // only the one form that is written
+            Some(value) if value > 0 && !digits.starts_with(b"0") => Ok((value, rest)),
+            _ => {
+                let key = String::from_utf8_lossy(key.get(1..).unwrap_or_default()).into_owned();
+                Err(LineError::NotALine(format!("its {key} is not a count")))
             }
-            _ => Err(not("its \"more\" is not a count")),
         }
     }
 }

@@ -23,7 +23,7 @@ pub use channel::{
     Reply, Request, RequestFrame, ServerState, SessionInfo, SessionState, Snapshot, Status,
 };
 pub use ids::{CallId, Digest, Epoch, IdError, SessionId, Timestamp, TurnId};
-pub use line::{Line, LineError, encode_line};
+pub use line::{Line, LineError, Place, encode_line};
 pub use record::{
     Approval, AssistantMessage, Decision, Finish, LogRecord, Named, Origin, SessionStart, ToolCall,
     ToolOutcome, ToolResult, ToolStart, TurnEnd, TurnOutcome, UsageRecord, UserMessage,

@@ -1,0 +1,288 @@
+//! Every session under one home. Whatever it tells is derived from the logs, each time anew.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use super::baseline::Baseline;
+use super::create::{WRITER_PAUSE, WRITER_TRIES};
+use super::error::{Result, SessionError};
+use super::inspect::{Inspected, inspect};
+use super::repair::Cut;
+use super::session::{OpenOptions, Session};
+use super::storage::{Kind, Storage};
+use super::uring::Uring;
+use super::walk::{Step, walk};
+use crate::proto::{LogRecord, Named, SessionId, SessionInfo, Timestamp};
+
+/// The sessions under one home.
+#[derive(Debug, Clone)]
+pub struct Catalog<S: Storage = Uring> {
+    storage: S,
+    home: PathBuf,
+    options: OpenOptions,
+}
+
+impl Catalog<Uring> {
+    /// The sessions under `home`, which need not exist yet.
+    #[must_use]
+    pub fn new(home: PathBuf, options: OpenOptions) -> Self {
+        Self::on(Uring, home, options)
+    }
+}
+
+impl<S: Storage> Catalog<S> {
+    /// As [`Catalog::new`], on any storage.
+    #[must_use]
+    pub fn on(storage: S, home: PathBuf, options: OpenOptions) -> Self {
+        Self { storage, home, options }
+    }
+
+    /// The home.
+    #[must_use]
+    pub fn home(&self) -> &Path {
+        &self.home
+    }
+
+    fn sessions(&self) -> PathBuf {
+        self.home.join("sessions")
+    }
+
+    fn dir(&self, id: &SessionId) -> PathBuf {
+        Session::<S>::dir_for(&self.home, id)
+    }
+
+    /// Makes a new session, durably; its id is generated when none is given, its name written with it.
+    ///
+    /// # Errors
+    /// As [`Session::create`].
+    pub async fn create(
+        &self,
+        id: Option<SessionId>,
+        baseline: Baseline,
+        slot: u32,
+        name: Option<String>,
+    ) -> Result<Session<S>> {
+        let id = id.map_or_else(|| generate(&self.home), Ok)?;
+        let named = name.map(|name| LogRecord::Named(Named { time: Timestamp::now(), name }));
+        let records = named.into_iter().collect();
+        let Self { storage, home, options } = self;
+        Session::create_with(storage.clone(), home, id, baseline, slot, records, options.limits).await
+    }
+
+    /// Opens a session and locks it, as the catalog's options say. Tells of a tail that was cut away.
+    ///
+    /// # Errors
+    /// As [`Session::open`].
+    pub async fn open(&self, id: &SessionId) -> Result<(Session<S>, Option<Cut>)> {
+        Session::open_with(self.storage.clone(), &self.home, id, self.options).await
+    }
+
+    /// The ids of everything that calls itself a session, in alphabetical order.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub async fn ids(&self) -> Result<Vec<SessionId>> {
+        let sessions = self.sessions();
+        let entries = match self.storage.list(&sessions).await {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(SessionError::Io(sessions, e)),
+        };
+        // a symlink is listed, as damaged; a plain file cannot be mistaken for a session
+        let named = entries.into_iter().filter(|e| e.kind != Kind::File);
+        let mut ids: Vec<SessionId> = named.filter_map(|e| e.name.parse().ok()).collect();
+        ids.sort_unstable();
+        Ok(ids)
+    }
+
+    /// Every session, the one with the newest record first; damaged ones are listed as such.
+    ///
+    /// # Errors
+    /// The disk's, for the directory of all sessions only.
+    pub async fn list(&self) -> Result<Vec<SessionInfo>> {
+        let mut infos = Vec::new();
+        for id in self.ids().await? {
+            match self.info(&id).await {
+                // deleted since the names were read
+                Err(SessionError::NotFound(_)) => {}
+                info => infos.push(info?),
+            }
+        }
+        infos.sort_by(|a, b| b.last.cmp(&a.last).then_with(|| a.id.cmp(&b.id)));
+        Ok(infos)
+    }
+
+    /// One session, damaged or not.
+    ///
+    /// # Errors
+    /// [`SessionError::NotFound`] only.
+    pub async fn info(&self, id: &SessionId) -> Result<SessionInfo> {
+        Ok(self.inspect(id).await?.info)
+    }
+
+    /// A session's state and what `loopd verify` says about it, without a lock.
+    ///
+    /// # Errors
+    /// [`SessionError::NotFound`] only.
+    pub async fn inspect(&self, id: &SessionId) -> Result<Inspected> {
+        inspect(&self.storage, &self.dir(id), id).await
+    }
+
+    /// The session that a whole id, an exact name, or the beginning of an id means, in this order.
+    ///
+    /// # Errors
+    /// [`SessionError::NoMatch`] (of an empty text always) and [`SessionError::Ambiguous`].
+    pub async fn resolve(&self, text: &str) -> Result<SessionId> {
+        if text.is_empty() {
+            return Err(SessionError::NoMatch(String::new()));
+        }
+        let ids = self.ids().await?;
+        if let Some(whole) = ids.iter().find(|id| id.as_str() == text) {
+            return Ok(whole.clone());
+        }
+        let named = self.list().await?.into_iter().filter(|info| info.name.as_deref() == Some(text));
+        let mut candidates: Vec<SessionId> = named.map(|info| info.id).collect();
+        if candidates.is_empty() {
+            candidates = ids.into_iter().filter(|id| id.as_str().starts_with(text)).collect();
+        }
+        match candidates.as_slice() {
+            [] => Err(SessionError::NoMatch(text.to_owned())),
+            [one] => Ok(one.clone()),
+            _ => Err(SessionError::Ambiguous { prefix: text.to_owned(), candidates }),
+        }
+    }
+
+    /// The session with the newest record, damaged or not: to go on in another one silently would be
+    /// worse than to be refused.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub async fn latest(&self) -> Result<Option<SessionId>> {
+        let newest = self.list().await?.into_iter().find(|info| info.last.is_some());
+        Ok(newest.map(|info| info.id))
+    }
+
+    /// A page of a session's records, counted from 0 over all epochs: from `from` on, as many as make
+    /// `max_bytes` of lines but at least one; and where the next page begins, if there is one. Takes no
+    /// lock.
+    ///
+    /// # Errors
+    /// Damage at or before the page's end, and the disk's.
+    pub async fn records(
+        &self,
+        id: &SessionId,
+        from: u64,
+        max_bytes: u64,
+    ) -> Result<(Vec<LogRecord>, Option<u64>)> {
+        let dir = self.dir(id);
+        let mut attempt = 1;
+        loop {
+            let (mut page, mut bytes, mut number, mut next) = (Vec::new(), 0u64, 0u64, None);
+            let walked = walk(&self.storage, &dir, id, &mut |step| {
+                let Step::Record(found) = step else {
+                    return ControlFlow::Continue(());
+                };
+                if number >= from {
+                    bytes = bytes.saturating_add(found.bytes);
+                    if bytes > max_bytes && !page.is_empty() {
+                        next = Some(number);
+                        return ControlFlow::Break(());
+                    }
+                    page.push(found.record);
+                }
+                number = number.saturating_add(1);
+                ControlFlow::Continue(())
+            })
+            .await;
+            match walked {
+                Ok(_) => return Ok((page, next)),
+                Err(broken)
+                    if attempt < WRITER_TRIES && broken.damage.as_ref().is_some_and(|d| d.is_tail()) =>
+                {
+                    // perhaps an append that is being written right now
+                    attempt += 1;
+                    tokio::time::sleep(WRITER_PAUSE).await;
+                }
+                Err(broken) => return Err(broken.error),
+            }
+        }
+    }
+
+    /// Really deletes a session's files, durably. Nobody may have it open.
+    ///
+    /// # Errors
+    /// [`SessionError::NotFound`], [`SessionError::Locked`], or the disk's.
+    pub async fn delete(&self, id: &SessionId) -> Result<()> {
+        let dir = self.dir(id);
+        let lock = self.storage.lock(&dir).await.map_err(|e| match e.kind() {
+            io::ErrorKind::NotFound => SessionError::NotFound(id.clone()),
+            _ => SessionError::Io(dir.clone(), e),
+        })?;
+        let lock = lock.ok_or_else(|| SessionError::Locked(id.clone()))?;
+        let (this, id) = (self.clone(), id.clone());
+        let task = tokio::task::spawn_local(async move {
+            let sessions = this.sessions();
+            let unique = Timestamp::now().as_millis();
+            let away = sessions.join(format!("{DELETED}{id}-{unique}"));
+            this.storage.rename(&dir, &away).await.map_err(SessionError::io(&dir))?;
+            this.storage.sync_dir(&sessions).await.map_err(SessionError::io(&sessions))?;
+            drop(lock);
+            this.sweep().await
+        });
+        task.await
+            .map_err(|e| SessionError::Io(self.dir(&SessionId::from_random([0; 12])), io::Error::other(e)))?
+    }
+
+    /// Removes what deletions that were cut off left behind. For the daemon's start.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub async fn sweep(&self) -> Result<()> {
+        let sessions = self.sessions();
+        let entries = match self.storage.list(&sessions).await {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            entries => entries.map_err(SessionError::io(&sessions))?,
+        };
+        let mut swept = false;
+        for entry in entries.iter().filter(|e| e.kind == Kind::Dir && e.name.starts_with(DELETED)) {
+            remove_all(&self.storage, &sessions.join(&entry.name)).await?;
+            swept = true;
+        }
+        if swept {
+            self.storage.sync_dir(&sessions).await.map_err(SessionError::io(&sessions))?;
+        }
+        Ok(())
+    }
+}
+
+/// How the directory of a deleted session is named until it is gone; no session id begins like this.
+const DELETED: &str = ".deleted-";
+
+fn generate(home: &Path) -> Result<SessionId> {
+    let mut bytes = [0; 12];
+    getrandom::fill(&mut bytes).map_err(|e| SessionError::Io(home.to_owned(), io::Error::other(e)))?;
+    Ok(SessionId::from_random(bytes))
+}
+
+/// Removes a directory with all that is in it, following no symlink.
+pub(crate) async fn remove_all<S: Storage>(storage: &S, top: &Path) -> Result<()> {
+    let mut todo = vec![top.to_owned()];
+    while let Some(dir) = todo.last().cloned() {
+        let entries = storage.list(&dir).await.map_err(SessionError::io(&dir))?;
+        let before = todo.len();
+        for entry in entries {
+            let path = dir.join(&entry.name);
+            if entry.kind == Kind::Dir {
+                todo.push(path);
+            } else {
+                storage.remove(&path, entry.kind).await.map_err(SessionError::io(&path))?;
+            }
+        }
+        if todo.len() == before {
+            storage.remove(&dir, Kind::Dir).await.map_err(SessionError::io(&dir))?;
+            todo.pop();
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,134 @@
+//! Looking at a session without opening it: for lists, and for `loopd verify`.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use super::create::{WRITER_PAUSE, WRITER_TRIES};
+use super::error::{Result, SessionError};
+use super::read::offset;
+use super::storage::Storage;
+use super::walk::{Broken, Step, Walked, walk};
+use crate::proto::{Epoch, LogRecord, SessionId, SessionInfo, SessionState};
+
+/// A session, looked at.
+#[derive(Debug)]
+pub struct Inspected {
+    /// Its state.
+    pub info: SessionInfo,
+    /// Epochs that were read.
+    pub epochs: u64,
+    /// Whole records that were read.
+    pub records: u64,
+    /// Bytes of whole records that were read.
+    pub bytes: u64,
+    /// Why it does not open.
+    pub error: Option<SessionError>,
+}
+
+/// Reads a session. Damage is part of the answer.
+pub(crate) async fn inspect<S: Storage>(storage: &S, dir: &Path, id: &SessionId) -> Result<Inspected> {
+    let mut attempt = 1;
+    loop {
+        let mut tally = Tally::new(id);
+        let walked = walk(storage, dir, id, &mut |step| {
+            tally.take(step);
+            ControlFlow::Continue(())
+        })
+        .await;
+        match walked {
+            Err(Broken { error: error @ SessionError::NotFound(_), .. }) => return Err(error),
+            // perhaps a writer is in the middle of an append, or of the session's creation
+            Err(broken) if attempt < WRITER_TRIES && unfinished(&broken) => {
+                attempt += 1;
+                tokio::time::sleep(WRITER_PAUSE).await;
+            }
+            walked => return Ok(tally.finish(walked)),
+        }
+    }
+}
+
+fn unfinished(broken: &Broken) -> bool {
+    matches!(broken.error, SessionError::HalfCreated { .. })
+        || broken.damage.as_ref().is_some_and(|d| d.is_tail() || d.is_only_begun())
+}
+
+/// What the records come to.
+struct Tally {
+    info: SessionInfo,
+    epochs: u64,
+    records: u64,
+    bytes: u64,
+    /// Of the newest epoch: tokens of its head, and tokens that its messages added.
+    head: u64,
+    added: u64,
+}
+
+impl Tally {
+    fn new(id: &SessionId) -> Self {
+        let info = SessionInfo {
+            id: id.clone(),
+            name: None,
+            state: SessionState::Ok,
+            started: None,
+            last: None,
+            messages: 0,
+            turns: 0,
+            context_n: 0,
+            model: None,
+            reason: None,
+        };
+        Self { info, epochs: 0, records: 0, bytes: 0, head: 0, added: 0 }
+    }
+
+    fn take(&mut self, step: Step<'_>) {
+        let found = match step {
+            Step::Epoch(_, baseline) => {
+                self.epochs = self.epochs.saturating_add(1);
+                self.head = offset(baseline.content().framing.head.len());
+                self.added = 0;
+                self.info.model = Some(baseline.content().model.alias.clone());
+                return;
+            }
+            Step::Record(found) => found,
+        };
+        self.records = self.records.saturating_add(1);
+        self.bytes = self.bytes.saturating_add(found.bytes);
+        let time = found.record.time();
+        self.info.last = Some(time);
+        match found.record {
+            LogRecord::SessionStart(start) if start.epoch == Epoch(0) => self.info.started = Some(time),
+            LogRecord::UserMessage(_) => {
+                self.info.messages = self.info.messages.saturating_add(1);
+                self.info.turns = self.info.turns.saturating_add(1);
+            }
+            LogRecord::AssistantMessage(message) => {
+                self.info.messages = self.info.messages.saturating_add(1);
+                let ids = message.prompt_ids.len().saturating_add(message.kept_ids().len());
+                self.added = self.added.saturating_add(offset(ids));
+            }
+            LogRecord::Named(named) => self.info.name = Some(named.name),
+            _ => {}
+        }
+    }
+
+    fn finish(mut self, walked: std::result::Result<Walked, Broken>) -> Inspected {
+        self.info.context_n = if self.added == 0 { 0 } else { self.added.saturating_add(self.head) };
+        let error = match walked {
+            Ok(walked) => {
+                if let Some(turn) = walked.end.sequence.open_turn() {
+                    self.info.state = SessionState::Interrupted;
+                    let why = format!("turn {turn} has no end: the daemon stopped in the middle of it");
+                    self.info.reason = Some(why);
+                }
+                None
+            }
+            Err(Broken { error, .. }) => {
+                self.info.state = SessionState::Damaged;
+                self.info.reason = Some(error.to_string());
+                Some(error)
+            }
+        };
+        let Self { info, epochs, records, bytes, .. } = self;
+        Inspected { info, epochs, records, bytes, error }
+    }
+}

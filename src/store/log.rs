@@ -1,0 +1,104 @@
+//! The writing end of a log.
+
+use std::cell::Cell;
+use std::io;
+use std::path::PathBuf;
+
+use super::error::{Result, SessionError, Unknown};
+use super::read::offset;
+use super::storage::{Appended, StorageFile};
+use crate::proto::{Digest, LogRecord, Place, encode_line};
+
+/// Records as the bytes of one append.
+pub(crate) struct Batch {
+    /// The lines.
+    pub bytes: Vec<u8>,
+    /// The digest of the last line.
+    pub last: Digest,
+    /// The longest line, in bytes.
+    pub longest: u64,
+}
+
+impl Batch {
+    /// Encodes `records` to follow the line whose digest is `last`.
+    pub(crate) fn encode(last: Digest, records: &[LogRecord]) -> Result<Self> {
+        let mut batch = Self { bytes: Vec::new(), last, longest: 0 };
+        let mut more = u32::try_from(records.len())
+            .map_err(|_| SessionError::Encode(serde::ser::Error::custom("too many records in one append")))?;
+        for record in records {
+            more = more.saturating_sub(1);
+            let place = Place { back: offset(batch.bytes.len()), more };
+            let line = encode_line(batch.last, place, record).map_err(SessionError::Encode)?;
+            batch.last = Digest::of(&line);
+            batch.longest = batch.longest.max(offset(line.len()));
+            batch.bytes.extend_from_slice(&line);
+        }
+        Ok(batch)
+    }
+}
+
+/// An open log and the lock that makes this its only writer.
+pub(crate) struct Log<F, L> {
+    path: PathBuf,
+    file: F,
+    poisoned: Cell<bool>,
+    _lock: L,
+}
+
+impl<F: StorageFile, L> Log<F, L> {
+    pub(crate) fn new(path: PathBuf, file: F, lock: L) -> Self {
+        Self { path, file, poisoned: Cell::new(false), _lock: lock }
+    }
+
+    pub(crate) fn path(&self) -> &PathBuf {
+        &self.path
+    }
+
+    pub(crate) fn is_poisoned(&self) -> bool {
+        self.poisoned.get()
+    }
+
+    /// Writes `bytes` at `end`, the log's acknowledged length, and syncs them. After an error that leaves
+    /// the log usable, it is `end` bytes long again, durably.
+    pub(crate) async fn write(&self, end: u64, bytes: Vec<u8>) -> Result<()> {
+        if self.is_poisoned() {
+            return Err(SessionError::Poisoned(self.path.clone()));
+        }
+        let len = bytes.len();
+        // until the outcome is known, a task that ends in the middle leaves a log that nobody may use
+        self.poisoned.set(true);
+        let Appended { written, synced } = self.file.append(end, bytes).await;
+        let refused = match written {
+            Ok(n) if n == len => {
+                let synced = match synced {
+                    // the sync was never begun, so none has failed
+                    Err(e) if e.raw_os_error() == Some(nix::libc::ECANCELED) => self.file.sync().await,
+                    other => other,
+                };
+                return match synced {
+                    Ok(()) => {
+                        self.poisoned.set(false);
+                        Ok(())
+                    }
+                    Err(e) => Err(self.unknown("the sync", e)),
+                };
+            }
+            Ok(n) => {
+                let why = format!(
+                    "the disk took {n} of {len} bytes: it is full, or the file's size limit is reached; \
+                     the log was cut back"
+                );
+                io::Error::new(io::ErrorKind::StorageFull, why)
+            }
+            Err(e) => e,
+        };
+        self.file.truncate(end).await.map_err(|e| self.unknown("cutting back a failed write", e))?;
+        self.file.sync().await.map_err(|e| self.unknown("the sync after cutting back a failed write", e))?;
+        self.poisoned.set(false);
+        Err(SessionError::Io(self.path.clone(), refused))
+    }
+
+    fn unknown(&self, doing: &'static str, error: io::Error) -> SessionError {
+        SessionError::Io(self.path.clone(), Unknown::wrap(doing, error))
+    }
+}

@@ -1,0 +1,137 @@
+//! Reading files in pieces of bounded size.
+
+use std::io;
+use std::path::Path;
+
+use super::storage::{Access, Storage, StorageFile};
+
+/// How much is asked of the disk at once.
+const PIECE: usize = 128 * 1024;
+
+/// The longest line that is read whole; what is longer is no record of ours.
+pub(crate) const LONGEST_LINE: usize = 96 * 1024 * 1024;
+
+/// Reads a piece, again when a signal came in between.
+async fn piece<F: StorageFile>(file: &F, at: u64, mut buffer: Vec<u8>) -> io::Result<Vec<u8>> {
+    loop {
+        buffer.resize(PIECE, 0);
+        match file.read_at(at, buffer).await {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => buffer = Vec::new(),
+            result => return result,
+        }
+    }
+}
+
+/// A file's bytes; `None` when there are more than `max`.
+pub(crate) async fn read_whole<S: Storage>(
+    storage: &S,
+    path: &Path,
+    max: u64,
+) -> io::Result<Option<Vec<u8>>> {
+    let file = storage.open(path, Access::Read).await?;
+    let (mut bytes, mut buffer, mut at) = (Vec::new(), Vec::new(), 0u64);
+    loop {
+        buffer = piece(&file, at, buffer).await?;
+        if buffer.is_empty() {
+            return Ok(Some(bytes));
+        }
+        bytes.extend_from_slice(&buffer);
+        at = offset(bytes.len());
+        if at > max {
+            return Ok(None);
+        }
+    }
+}
+
+/// A length in memory as an offset in a file.
+pub(crate) fn offset(len: usize) -> u64 {
+    u64::try_from(len).unwrap_or(u64::MAX)
+}
+
+/// A line as it stands in a file.
+#[derive(Debug)]
+pub(crate) struct Raw<'a> {
+    /// Where it begins.
+    pub at: u64,
+    /// How long it is, newline included.
+    pub len: u64,
+    /// Its bytes, newline included unless it is the last and has none; `None` when it is longer than
+    /// [`LONGEST_LINE`].
+    pub bytes: Option<&'a [u8]>,
+}
+
+/// A file's lines, one after the other.
+pub(crate) struct Lines<'f, F> {
+    file: &'f F,
+    buffer: Vec<u8>,
+    /// Where the next line begins in `buffer`, and how much behind it has no newline.
+    start: usize,
+    searched: usize,
+    /// Where the next line begins in the file.
+    at: u64,
+    /// Where `buffer` ends in the file.
+    read_to: u64,
+    ended: bool,
+    spare: Vec<u8>,
+}
+
+impl<'f, F: StorageFile> Lines<'f, F> {
+    pub(crate) fn new(file: &'f F) -> Self {
+        Self {
+            file,
+            buffer: Vec::new(),
+            start: 0,
+            searched: 0,
+            at: 0,
+            read_to: 0,
+            ended: false,
+            spare: Vec::new(),
+        }
+    }
+
+    /// The next line.
+    pub(crate) async fn next(&mut self) -> io::Result<Option<Raw<'_>>> {
+        let mut dropped = 0u64;
+        loop {
+            let rest = self.buffer.get(self.start..).unwrap_or_default();
+            let unsearched = rest.get(self.searched..).unwrap_or_default();
+            let newline = memchr::memchr(b'\n', unsearched).map(|n| self.searched.saturating_add(n));
+            let end = newline.map(|n| n.saturating_add(1)).or(self.ended.then_some(rest.len()));
+            if let Some(end) = end {
+                if end == 0 && dropped == 0 {
+                    return Ok(None);
+                }
+                let (from, at) = (self.start, self.at);
+                let len = dropped.saturating_add(offset(end));
+                self.start = from.saturating_add(end);
+                self.searched = 0;
+                self.at = at.saturating_add(len);
+                let bytes = self.buffer.get(from..self.start).filter(|_| dropped == 0);
+                return Ok(Some(Raw { at, len, bytes }));
+            }
+            self.searched = rest.len();
+            if self.searched > LONGEST_LINE {
+                dropped = dropped.saturating_add(offset(self.searched));
+                self.start = self.buffer.len();
+                self.searched = 0;
+            }
+            self.fill().await?;
+        }
+    }
+
+    async fn fill(&mut self) -> io::Result<()> {
+        self.buffer.drain(..self.start);
+        self.start = 0;
+        let read = piece(self.file, self.read_to, std::mem::take(&mut self.spare)).await?;
+        self.ended = read.is_empty();
+        self.read_to = self.read_to.saturating_add(offset(read.len()));
+        self.buffer.extend_from_slice(&read);
+        self.spare = read;
+        Ok(())
+    }
+
+    /// How far the file was read.
+    pub(crate) fn read_to(&self) -> u64 {
+        self.read_to
+    }
+}

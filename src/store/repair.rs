@@ -1,0 +1,121 @@
+//! The ways out of damage: cutting away a torn tail, moving away a creation that was cut off, and
+//! copying the good records into a new session.
+
+use std::path::{Path, PathBuf};
+
+use super::create::write_new;
+use super::error::{Result, SessionError};
+use super::read::offset;
+use super::storage::{Access, Storage, StorageFile};
+use super::walk::{Broken, BrokenLog, walk};
+use crate::proto::{SessionId, Timestamp};
+
+/// A torn tail that was cut away, or would be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cut {
+    /// The log.
+    pub log: PathBuf,
+    /// The first line that goes, from 1.
+    pub line: u64,
+    /// Where it begins: the log's length afterwards, in bytes.
+    pub keep: u64,
+    /// How many bytes go.
+    pub bytes: u64,
+    /// What is wrong with them.
+    pub why: String,
+    /// Where they are saved.
+    pub saved: PathBuf,
+}
+
+/// What can be done about a session.
+#[derive(Debug)]
+pub enum Remedy {
+    /// Nothing is wrong with it.
+    None,
+    /// Its torn tail can be cut away.
+    Cut(Cut),
+    /// Its creation was cut off: its directory can be moved away, to here.
+    MoveAway(PathBuf),
+    /// It cannot be repaired; the error names another way out, if there is one.
+    Refused(SessionError),
+}
+
+/// Finds out what can be done about a session, and changes nothing.
+pub(crate) async fn plan<S: Storage>(storage: &S, dir: &Path, id: &SessionId) -> Result<Remedy> {
+    let broken = match walk(storage, dir, id, &mut |_| std::ops::ControlFlow::Continue(())).await {
+        Ok(_) => return Ok(Remedy::None),
+        Err(broken) => broken,
+    };
+    // colons are trouble in a file's name for some file systems and tools
+    let now = Timestamp::now().to_string().replace(':', "");
+    match broken {
+        Broken { error: error @ SessionError::NotFound(_), .. } => Err(error),
+        Broken { error: SessionError::HalfCreated { .. }, .. } => Ok(Remedy::MoveAway(away(dir, id, &now))),
+        Broken { damage: Some(damage), .. } if damage.is_only_begun() => {
+            Ok(Remedy::MoveAway(away(dir, id, &now)))
+        }
+        Broken { damage: Some(damage), .. } if damage.is_tail() => {
+            let BrokenLog { epoch, path, damage, good, size } = *damage;
+            Ok(Remedy::Cut(Cut {
+                log: path,
+                line: good.lines.saturating_add(1),
+                keep: good.bytes,
+                bytes: size.saturating_sub(good.bytes),
+                why: damage.why,
+                saved: dir.join(format!("{epoch}.jsonl.cut-{now}")),
+            }))
+        }
+        Broken { error, .. } => Ok(Remedy::Refused(error)),
+    }
+}
+
+/// Where a half-created session goes; no session id begins like this.
+fn away(dir: &Path, id: &SessionId, now: &str) -> PathBuf {
+    super::error::parent(dir).join(format!(".half-created-{id}-{now}"))
+}
+
+/// Does what [`plan`] found. The session must be locked.
+pub(crate) async fn carry_out<S: Storage>(storage: &S, dir: &Path, remedy: &Remedy) -> Result<()> {
+    match remedy {
+        Remedy::None | Remedy::Refused(_) => Ok(()),
+        Remedy::Cut(cut) => {
+            let file = storage.open(&cut.log, Access::Write).await.map_err(SessionError::io(&cut.log))?;
+            // what is saved is durable, name and all, before anything is cut
+            let bytes = tail(&file, cut.keep).await.map_err(SessionError::io(&cut.log))?;
+            write_new(storage, &cut.saved, bytes).await.map_err(SessionError::io(&cut.saved))?;
+            storage.sync_dir(dir).await.map_err(SessionError::io(dir))?;
+            file.truncate(cut.keep).await.map_err(SessionError::io(&cut.log))?;
+            file.sync().await.map_err(SessionError::io(&cut.log))
+        }
+        Remedy::MoveAway(to) => {
+            storage.rename(dir, to).await.map_err(SessionError::io(dir))?;
+            let sessions = super::error::parent(dir);
+            storage.sync_dir(sessions).await.map_err(SessionError::io(sessions))
+        }
+    }
+}
+
+/// The bytes from `at` to the file's end. One append at most, so they fit into memory.
+async fn tail<F: StorageFile>(file: &F, at: u64) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    loop {
+        let piece = file.read_at(at.saturating_add(offset(bytes.len())), vec![0; 128 * 1024]).await?;
+        if piece.is_empty() {
+            return Ok(bytes);
+        }
+        bytes.extend_from_slice(&piece);
+    }
+}
+
+/// Cuts away a torn tail of a locked session, if there is one and nothing else is wrong.
+pub(crate) async fn cut_tail<S: Storage>(storage: &S, dir: &Path, id: &SessionId) -> Result<Option<Cut>> {
+    let remedy = plan(storage, dir, id).await?;
+    let Remedy::Cut(_) = &remedy else {
+        return Ok(None);
+    };
+    carry_out(storage, dir, &remedy).await?;
+    match remedy {
+        Remedy::Cut(cut) => Ok(Some(cut)),
+        _ => Ok(None),
+    }
+}

@@ -1,0 +1,262 @@
+//! The one reader of logs: everything that opens, lists, shows, verifies or repairs goes through it.
+
+use std::io;
+
+use super::read::{Lines, offset};
+use super::storage::StorageFile;
+use crate::proto::{Digest, Epoch, Line, LineError, LogRecord, Place, Sequence, SessionId};
+
+/// What must be true of an epoch's log.
+#[derive(Debug, Clone)]
+pub(crate) struct Expected {
+    /// The session, named by its directory.
+    pub session: SessionId,
+    /// The epoch, named by the file.
+    pub epoch: Epoch,
+    /// The digest of the baseline's file.
+    pub baseline: Digest,
+    /// From epoch 1 on, the digest of the last line of the epoch before.
+    pub previous: Option<Digest>,
+    /// What the records of earlier epochs came to.
+    pub sequence: Sequence,
+}
+
+/// A place between two appends: what is before it is whole.
+#[derive(Debug, Clone)]
+pub(crate) struct Mark {
+    /// Bytes before it.
+    pub bytes: u64,
+    /// Lines before it.
+    pub lines: u64,
+    /// The digest of the last line before it; of the baseline when there is none.
+    pub last: Digest,
+    /// What the records before it came to.
+    pub sequence: Sequence,
+}
+
+/// What became of reading a log.
+#[derive(Debug)]
+pub(crate) struct Scanned {
+    /// The end of the last whole append.
+    pub good: Mark,
+    /// What is wrong behind it.
+    pub damage: Option<Damage>,
+    /// The file's size, as far as it was read.
+    pub size: u64,
+}
+
+/// Damage, and where it begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Damage {
+    /// The line, from 1.
+    pub line: u64,
+    /// What is wrong with it.
+    pub why: String,
+    /// What it means.
+    pub kind: DamageKind,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum DamageKind {
+    /// All of it can be one unfinished append, which nobody was told about.
+    Tail,
+    /// Something behind it, or the line itself, was written in a later append, or the line was never
+    /// written by us: acknowledged records may be lost in it.
+    Middle {
+        /// Whole lines behind the damaged one.
+        good_after: u64,
+    },
+    /// The first line names another baseline.
+    Baseline {
+        /// The digest that it names.
+        named: Digest,
+    },
+}
+
+/// What is wrong with a line, before it is known what that means.
+struct Fault {
+    why: String,
+    /// Whether lost or half-written bytes explain it.
+    torn: bool,
+    baseline: Option<Digest>,
+}
+
+impl Fault {
+    fn torn(why: String) -> Self {
+        Self { why, torn: true, baseline: None }
+    }
+
+    fn wrong(why: impl Into<String>) -> Self {
+        Self { why: why.into(), torn: false, baseline: None }
+    }
+}
+
+/// A record that was read.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// Its line's length, newline included.
+    pub bytes: u64,
+    /// The record.
+    pub record: LogRecord,
+}
+
+/// Whether to go on reading.
+pub(crate) use std::ops::ControlFlow as Flow;
+
+/// Reads a log and gives each record of each whole append to `visit`, until that says to stop.
+pub(crate) async fn scan<F: StorageFile>(
+    file: &F,
+    expected: &Expected,
+    visit: &mut dyn FnMut(Found) -> Flow<()>,
+) -> io::Result<Scanned> {
+    let mut lines = Lines::new(file);
+    let mut scanner = Scanner::new(expected);
+    while let Some(raw) = lines.next().await? {
+        let (at, line) = (raw.at, scanner.here.lines.saturating_add(1));
+        let checked = match raw.bytes {
+            Some(bytes) => scanner.line(at, bytes),
+            None => Err(Fault::torn(format!("not a record: {} bytes in one line", raw.len))),
+        };
+        match checked {
+            Ok(false) => {}
+            Ok(true) => {
+                for found in scanner.batch.drain(..) {
+                    if visit(found).is_break() {
+                        return Ok(Scanned { good: scanner.good, damage: None, size: lines.read_to() });
+                    }
+                }
+            }
+            Err(fault) => {
+                let kind = scanner.judge(&fault, &mut lines).await?;
+                let damage = Some(Damage { line, why: fault.why, kind });
+                return Ok(Scanned { good: scanner.good, damage, size: lines.read_to() });
+            }
+        }
+    }
+    let damage = scanner.unfinished();
+    Ok(Scanned { good: scanner.good, damage, size: lines.read_to() })
+}
+
+struct Scanner<'e> {
+    expected: &'e Expected,
+    good: Mark,
+    /// Where the reading stands, perhaps inside an append.
+    here: Mark,
+    /// Records of the append that is being read.
+    batch: Vec<Found>,
+    /// Further lines that belong to it.
+    more: u32,
+}
+
+impl<'e> Scanner<'e> {
+    fn new(expected: &'e Expected) -> Self {
+        let sequence = expected.sequence.clone();
+        let good = Mark { bytes: 0, lines: 0, last: expected.baseline, sequence };
+        Self { expected, here: good.clone(), good, batch: Vec::new(), more: 0 }
+    }
+
+    /// Takes a line; true when it ends an append.
+    fn line(&mut self, at: u64, bytes: &[u8]) -> Result<bool, Fault> {
+        let Line { prev, place, record } = Line::decode(bytes).map_err(|e| match e {
+            LineError::Unterminated { .. } | LineError::NotALine(_) | LineError::Checksum { .. } => {
+                Fault::torn(e.to_string())
+            }
+            LineError::UnknownKind(_) | LineError::Record(_) => Fault::wrong(e.to_string()),
+        })?;
+        if self.here.lines == 0 {
+            self.start(&record)?;
+        }
+        if prev != self.here.last {
+            let before = if self.here.lines == 0 { "the baseline" } else { "the line before" };
+            return Err(Fault::wrong(format!(
+                "its \"prev\" is not the digest of {before}: a line was lost, moved or changed"
+            )));
+        }
+        let back = at.saturating_sub(self.good.bytes);
+        let fits = match self.more {
+            0 => place.back == 0,
+            more => place == Place { back, more: more.saturating_sub(1) },
+        };
+        if !fits {
+            return Err(Fault::wrong("its \"back\" and \"more\" do not fit the lines before it"));
+        }
+        let checked = self.here.sequence.check(&record);
+        checked.map_err(|e| Fault::wrong(format!("a record out of order: {e}")))?;
+        let length = offset(bytes.len());
+        self.here.bytes = at.saturating_add(length);
+        self.here.lines = self.here.lines.saturating_add(1);
+        self.here.last = Digest::of(bytes);
+        self.batch.push(Found { bytes: length, record });
+        self.more = place.more;
+        if self.more == 0 {
+            self.good = self.here.clone();
+        }
+        Ok(self.more == 0)
+    }
+
+    /// Checks that the first line belongs to this file.
+    fn start(&self, record: &LogRecord) -> Result<(), Fault> {
+        let LogRecord::SessionStart(start) = record else {
+            return Err(Fault::wrong(format!("{} where session_start must be", record.kind())));
+        };
+        let Expected { session, epoch, baseline, previous, .. } = self.expected;
+        if start.session != *session {
+            let named = &start.session;
+            return Err(Fault::wrong(format!("the log of session {named} in the directory of {session}")));
+        }
+        if start.epoch != *epoch {
+            return Err(Fault::wrong(format!(
+                "the log of epoch {} in the file of epoch {epoch}",
+                start.epoch
+            )));
+        }
+        if start.baseline != *baseline {
+            let why =
+                format!("it names the baseline {}, but the file's digest is {baseline}", start.baseline);
+            return Err(Fault { why, torn: false, baseline: Some(start.baseline) });
+        }
+        if start.previous != *previous {
+            return Err(Fault::wrong(
+                "its \"previous\" is not the digest of the last line of the epoch before",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Decides what a fault means, by what stands behind it.
+    ///
+    /// One append is in flight at a time, so a whole line that another append wrote shows that the append
+    /// of the damaged line had ended, and was acknowledged.
+    async fn judge<F: StorageFile>(&self, fault: &Fault, lines: &mut Lines<'_, F>) -> io::Result<DamageKind> {
+        if let Some(named) = fault.baseline {
+            return Ok(DamageKind::Baseline { named });
+        }
+        let (mut good_after, mut same_append) = (0u64, true);
+        while let Some(raw) = lines.next().await? {
+            if let Some(place) = raw.bytes.and_then(Line::place_of) {
+                good_after = good_after.saturating_add(1);
+                same_append &= place.back > 0 && raw.at.checked_sub(place.back) == Some(self.good.bytes);
+            }
+        }
+        if fault.torn && same_append {
+            return Ok(DamageKind::Tail);
+        }
+        Ok(DamageKind::Middle { good_after })
+    }
+
+    /// At the file's end: whether an append lacks lines.
+    fn unfinished(&self) -> Option<Damage> {
+        if self.more == 0 && self.here.lines > 0 {
+            return None;
+        }
+        let why = match self.batch.len() {
+            0 => "the log is empty".to_owned(),
+            there => format!(
+                "an append of {} lines ends after {there}",
+                u64::from(self.more).saturating_add(offset(there))
+            ),
+        };
+        let line = self.good.lines.saturating_add(1);
+        Some(Damage { line, why, kind: DamageKind::Tail })
+    }
+}

@@ -1,0 +1,381 @@
+//! One session, open for appending.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use super::baseline::Baseline;
+use super::create::Made;
+use super::error::{Result, SessionError};
+use super::log::{Batch, Log};
+use super::read::offset;
+use super::repair::{self, Cut};
+use super::storage::{Access, Storage, StorageFile};
+use super::uring::Uring;
+use super::walk::{Step, Walked, log_path, walk};
+use crate::proto::{CallId, Digest, Epoch, LogRecord, Sequence, SessionId, ToolOutcome, TurnId, Usage};
+
+/// What a session may come to. From `[limits]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoreLimits {
+    /// The longest line of a log, in bytes.
+    pub record_bytes: u64,
+    /// All logs of a session together, in bytes. What ends a turn may still be written beyond it.
+    pub session_bytes: u64,
+}
+
+impl Default for StoreLimits {
+    fn default() -> Self {
+        Self { record_bytes: 16 * 1024 * 1024, session_bytes: 512 * 1024 * 1024 }
+    }
+}
+
+/// The greatest `record_bytes` that can be set: longer lines are not read.
+pub const MAX_RECORD_BYTES: u64 = 64 * 1024 * 1024;
+
+/// What to do at open with a log whose last append was cut off.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum TornTail {
+    /// Refuse, and name the way out.
+    #[default]
+    Refuse,
+    /// Do what `loopd repair` does, and tell.
+    Quarantine,
+}
+
+/// How sessions are opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// What they may come to.
+    pub limits: StoreLimits,
+    /// What to do with a torn tail.
+    pub torn_tail: TornTail,
+}
+
+/// A session, open for appending: what it holds in memory is on the disk, synced.
+pub struct Session<S: Storage = Uring> {
+    id: SessionId,
+    dir: PathBuf,
+    epoch: Epoch,
+    baseline: Baseline,
+    records: Vec<LogRecord>,
+    sequence: Sequence,
+    last_usage: Option<Usage>,
+    limits: StoreLimits,
+    /// The log's acknowledged length, the digest of its last line, and the length of all earlier logs.
+    end: u64,
+    last: Digest,
+    earlier_bytes: u64,
+    log: Rc<Log<S::File, S::Lock>>,
+    /// An append that is under way; there still when its caller went away before its end.
+    pending: Option<Pending>,
+}
+
+struct Pending {
+    records: Vec<LogRecord>,
+    sequence: Sequence,
+    last: Digest,
+    bytes: u64,
+    task: tokio::task::JoinHandle<Result<()>>,
+}
+
+impl Session<Uring> {
+    /// Makes a new session, durably. See [`Catalog::create`](super::Catalog::create) for generated ids.
+    ///
+    /// # Errors
+    /// [`SessionError::Exists`], [`SessionError::HalfCreated`] where an earlier creation was cut off, or
+    /// the disk's.
+    pub async fn create(home: &Path, id: SessionId, baseline: Baseline, slot: u32) -> Result<Self> {
+        Self::create_with(Uring, home, id, baseline, slot, Vec::new(), StoreLimits::default()).await
+    }
+
+    /// Opens a session and locks it.
+    ///
+    /// # Errors
+    /// [`SessionError::NotFound`], [`SessionError::Locked`], damage, or the disk's.
+    pub async fn open(home: &Path, id: &SessionId) -> Result<Self> {
+        Ok(Self::open_with(Uring, home, id, OpenOptions::default()).await?.0)
+    }
+}
+
+impl<S: Storage> Session<S> {
+    /// A session's directory.
+    #[must_use]
+    pub fn dir_for(home: &Path, id: &SessionId) -> PathBuf {
+        home.join("sessions").join(id.as_str())
+    }
+
+    /// As [`Session::open`], on any storage. Tells of a tail that was cut away, where
+    /// [`TornTail::Quarantine`] allows it.
+    ///
+    /// # Errors
+    /// As [`Session::open`].
+    pub async fn open_with(
+        storage: S,
+        home: &Path,
+        id: &SessionId,
+        options: OpenOptions,
+    ) -> Result<(Self, Option<Cut>)> {
+        let dir = Self::dir_for(home, id);
+        let lock = storage.lock(&dir).await.map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => SessionError::NotFound(id.clone()),
+            _ => SessionError::Io(dir.clone(), e),
+        })?;
+        let lock = lock.ok_or_else(|| SessionError::Locked(id.clone()))?;
+        let cut = match options.torn_tail {
+            TornTail::Refuse => None,
+            TornTail::Quarantine => repair::cut_tail(&storage, &dir, id).await?,
+        };
+        let session = Self::load(&storage, home, id, lock, options.limits).await?;
+        Ok((session, cut))
+    }
+
+    /// Reads a locked session back from the disk.
+    async fn load(
+        storage: &S,
+        home: &Path,
+        id: &SessionId,
+        lock: S::Lock,
+        limits: StoreLimits,
+    ) -> Result<Self> {
+        let dir = Self::dir_for(home, id);
+        let newest = super::walk::epochs(storage, &dir, id).await.map_err(|broken| match broken.error {
+            // a directory without a log is no session yet
+            SessionError::HalfCreated { .. } => SessionError::NotFound(id.clone()),
+            error => error,
+        })?;
+        let path = log_path(&dir, newest);
+        let file = storage.open(&path, Access::Write).await.map_err(SessionError::io(&path))?;
+        // a record that a killed process wrote may not be synced yet, and its file not be named: nobody
+        // is shown it before it is durable
+        file.refresh().await.map_err(SessionError::io(&path))?;
+        for named_in in [dir.as_path(), super::error::parent(&dir), home] {
+            storage.sync_dir(named_in).await.map_err(SessionError::io(named_in))?;
+        }
+        let mut records = Vec::new();
+        let mut last_usage = None;
+        let mut reading = Epoch(0);
+        let mut keep = |step: Step<'_>| {
+            match step {
+                Step::Epoch(epoch, _) => reading = epoch,
+                Step::Record(found) => {
+                    if let LogRecord::Usage(usage) = &found.record {
+                        last_usage = Some(usage.usage());
+                    }
+                    if reading == newest {
+                        records.push(found.record);
+                    }
+                }
+            }
+            std::ops::ControlFlow::Continue(())
+        };
+        let walked = walk(storage, &dir, id, &mut keep).await;
+        let Walked { epoch, baseline, end, earlier_bytes, .. } = walked.map_err(|broken| broken.error)?;
+        let log = Rc::new(Log::new(path, file, lock));
+        Ok(Self {
+            id: id.clone(),
+            dir,
+            epoch,
+            baseline,
+            records,
+            sequence: end.sequence,
+            last_usage,
+            limits,
+            end: end.bytes,
+            last: end.last,
+            earlier_bytes,
+            log,
+            pending: None,
+        })
+    }
+
+    /// A session that was made a moment ago.
+    pub(super) fn assemble(
+        id: SessionId,
+        dir: PathBuf,
+        baseline: Baseline,
+        records: Vec<LogRecord>,
+        limits: StoreLimits,
+        made: Made<S::File, S::Lock>,
+    ) -> Self {
+        let Made { log, batch_last: last, end, sequence } = made;
+        let (epoch, last_usage, earlier_bytes, pending) = (Epoch(0), None, 0, None);
+        Self {
+            id,
+            dir,
+            epoch,
+            baseline,
+            records,
+            sequence,
+            last_usage,
+            limits,
+            end,
+            last,
+            earlier_bytes,
+            log,
+            pending,
+        }
+    }
+
+    /// Its id.
+    #[must_use]
+    pub fn id(&self) -> &SessionId {
+        &self.id
+    }
+
+    /// Its directory.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The newest epoch, whose records are in memory.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// The newest epoch's baseline.
+    #[must_use]
+    pub fn baseline(&self) -> &Baseline {
+        &self.baseline
+    }
+
+    /// The newest epoch's records; all of them are on the disk.
+    #[must_use]
+    pub fn records(&self) -> &[LogRecord] {
+        &self.records
+    }
+
+    /// What the records came to: open turn, unanswered calls, next numbers.
+    #[must_use]
+    pub fn sequence(&self) -> &Sequence {
+        &self.sequence
+    }
+
+    /// The number for the next tool call.
+    #[must_use]
+    pub fn next_call(&self) -> CallId {
+        self.sequence.next_call()
+    }
+
+    /// The number for the next turn.
+    #[must_use]
+    pub fn next_turn(&self) -> TurnId {
+        self.sequence.next_turn()
+    }
+
+    /// The latest usage record's numbers.
+    #[must_use]
+    pub fn last_usage(&self) -> Option<Usage> {
+        self.last_usage
+    }
+
+    /// Whether a sync failed: nothing more can be appended until the session is opened anew.
+    #[must_use]
+    pub fn is_poisoned(&self) -> bool {
+        self.pending.is_none() && self.log.is_poisoned()
+    }
+
+    /// Appends one record, durably.
+    ///
+    /// # Errors
+    /// As [`Session::append_all`].
+    pub async fn append(&mut self, record: LogRecord) -> Result<()> {
+        self.append_all(vec![record]).await
+    }
+
+    /// Appends several records in one write and one sync: after success all of them are on the disk and
+    /// in memory, after an error none of them is acknowledged.
+    ///
+    /// The append goes on when its future is dropped; the next one waits for it.
+    ///
+    /// # Errors
+    /// A record out of order or too large, before anything is written; the disk's; and
+    /// [`SessionError::Poisoned`]. [`SessionError::unknown`] tells whether the records may be on the disk
+    /// all the same.
+    pub async fn append_all(&mut self, records: Vec<LogRecord>) -> Result<()> {
+        // the outcome of an append whose caller went away shows in the records and in the log's state
+        let _ = self.settle().await;
+        if self.log.is_poisoned() {
+            return Err(SessionError::Poisoned(self.log.path().clone()));
+        }
+        if records.is_empty() {
+            return Ok(());
+        }
+        let mut sequence = self.sequence.clone();
+        for record in &records {
+            sequence
+                .check(record)
+                .map_err(|violation| SessionError::Sequence(self.log.path().clone(), violation))?;
+        }
+        let Batch { bytes, last, longest } = Batch::encode(self.last, &records)?;
+        let length = offset(bytes.len());
+        self.check_size(&records, longest, length)?;
+        let (log, end) = (Rc::clone(&self.log), self.end);
+        let task = tokio::task::spawn_local(async move { log.write(end, bytes).await });
+        self.pending = Some(Pending { records, sequence, last, bytes: length, task });
+        self.settle().await
+    }
+
+    fn check_size(&self, records: &[LogRecord], longest: u64, length: u64) -> Result<()> {
+        let too_large = |bytes, limit, max| {
+            Err(SessionError::TooLarge { path: self.log.path().clone(), bytes, limit, max })
+        };
+        let record_bytes = self.limits.record_bytes.min(MAX_RECORD_BYTES);
+        if longest > record_bytes {
+            return too_large(longest, "record_bytes", record_bytes);
+        }
+        // a turn that the limit ends must still be able to end
+        let ends_a_turn = |record: &LogRecord| match record {
+            LogRecord::TurnEnd(_) => true,
+            LogRecord::ToolResult(result) => result.outcome == ToolOutcome::Interrupted,
+            _ => false,
+        };
+        let total = self.earlier_bytes.saturating_add(self.end).saturating_add(length);
+        if total > self.limits.session_bytes && !records.iter().all(ends_a_turn) {
+            return too_large(total, "session_bytes", self.limits.session_bytes);
+        }
+        Ok(())
+    }
+
+    /// Waits for the append that is under way, and takes its records into memory if it succeeded.
+    async fn settle(&mut self) -> Result<()> {
+        let Some(pending) = &mut self.pending else {
+            return Ok(());
+        };
+        let result = (&mut pending.task).await;
+        let Some(Pending { records, sequence, last, bytes, .. }) = self.pending.take() else {
+            return Ok(());
+        };
+        result.map_err(|e| SessionError::Io(self.log.path().clone(), std::io::Error::other(e)))??;
+        let usage = records.iter().rev().find_map(|record| match record {
+            LogRecord::Usage(usage) => Some(usage.usage()),
+            _ => None,
+        });
+        self.last_usage = usage.or(self.last_usage);
+        self.records.extend(records);
+        self.sequence = sequence;
+        self.last = last;
+        self.end = self.end.saturating_add(bytes);
+        Ok(())
+    }
+
+    /// Waits for an append that is under way, and gives the lock back.
+    ///
+    /// # Errors
+    /// Those of that append.
+    pub async fn close(mut self) -> Result<()> {
+        self.settle().await
+    }
+}
+
+impl<S: Storage> std::fmt::Debug for Session<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session")
+            .field("dir", &self.dir)
+            .field("epoch", &self.epoch)
+            .field("records", &self.records.len())
+            .field("end", &self.end)
+            .finish_non_exhaustive()
+    }
+}

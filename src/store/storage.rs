@@ -1,0 +1,101 @@
+//! The seam: the few things that the store asks of a disk.
+//!
+//! [`Uring`](super::Uring) is the real one. [`sim::Sim`](super::sim::Sim) is a disk in memory that can
+//! fail at any operation and lose whatever a power cut may lose; the store's guarantees are tested on it.
+
+use std::io;
+use std::path::Path;
+
+/// How a file is opened. None of them follows a symlink.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// To read.
+    Read,
+    /// To read and write what exists.
+    Write,
+    /// To write a file that must not exist yet; its mode is 0600 whatever the umask.
+    New,
+}
+
+/// What a name in a directory stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Dir,
+    /// Anything else: a symlink, a socket, …
+    Other,
+}
+
+/// A name in a directory. Names that are not UTF-8 are left out: no file of ours has one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// The name, without its directory.
+    pub name: String,
+    /// What it stands for.
+    pub kind: Kind,
+}
+
+/// What became of a write and of the sync that was linked to it.
+#[derive(Debug)]
+pub struct Appended {
+    /// How many bytes were written; fewer than given is possible, and no success.
+    pub written: io::Result<usize>,
+    /// Whether they were synced. A sync whose write failed or was short is never begun; its error is
+    /// `ECANCELED`.
+    pub synced: io::Result<()>,
+}
+
+/// A place for files. An operation that was begun runs to its end even when the caller drops its future.
+#[allow(async_fn_in_trait)]
+pub trait Storage: Clone + 'static {
+    /// An open file.
+    type File: StorageFile;
+    /// An exclusive lock, held until it is dropped or the process ends.
+    type Lock: 'static;
+
+    /// Opens a file.
+    async fn open(&self, path: &Path, access: Access) -> io::Result<Self::File>;
+
+    /// Makes a directory that must not exist yet; its mode is 0700 whatever the umask.
+    async fn create_dir(&self, path: &Path) -> io::Result<()>;
+
+    /// Locks a directory against every other opener in any process; `None` when somebody holds it. A
+    /// symlink to a directory is not one.
+    async fn lock(&self, dir: &Path) -> io::Result<Option<Self::Lock>>;
+
+    /// Makes a directory's names durable.
+    async fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+
+    /// A directory's names, in no order. A symlink to a directory is not one.
+    async fn list(&self, dir: &Path) -> io::Result<Vec<Entry>>;
+
+    /// Gives a file or a directory another name, which nothing may have yet.
+    async fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Removes a name: an empty directory's, or that of anything else.
+    async fn remove(&self, path: &Path, kind: Kind) -> io::Result<()>;
+}
+
+/// An open file of a [`Storage`].
+#[allow(async_fn_in_trait)]
+pub trait StorageFile: 'static {
+    /// Reads at most `buffer.len()` bytes from `at` on into `buffer` and gives it back, cut to what was
+    /// read: nothing at the file's end.
+    async fn read_at(&self, at: u64, buffer: Vec<u8>) -> io::Result<Vec<u8>>;
+
+    /// Writes `bytes` at `at`, and when all of them are written, syncs the file's data: in this order.
+    async fn append(&self, at: u64, bytes: Vec<u8>) -> Appended;
+
+    /// Cuts the file to `len` bytes. Durable after the next [`sync`](Self::sync).
+    async fn truncate(&self, len: u64) -> io::Result<()>;
+
+    /// Makes the file's data and length durable (`fdatasync`).
+    async fn sync(&self) -> io::Result<()>;
+
+    /// Syncs what is not on the disk yet and forgets what is only remembered of it, so that reads from
+    /// here on show what the disk holds. After a failed sync the page cache can show bytes that the disk
+    /// never got.
+    async fn refresh(&self) -> io::Result<()>;
+}

@@ -1,0 +1,159 @@
+//! The real storage: files through the runtime's io_uring.
+//!
+//! - A write and its fdatasync are a linked pair: two entries of one submission, pushed with nothing in
+//!   between. A chain ends where a submission ends, and tokio-uring submits by itself when the queue is
+//!   full, so [`ring::run`] keeps the entries in flight far below the queue's length.
+//! - Every operation is a task of its own: a caller that goes away never drops one in flight, and the
+//!   file and the buffers live as long as the kernel may use them.
+//! - What io_uring has no operation for (reading a directory, changing a mode, cutting a file) runs on
+//!   tokio's blocking threads, never on the runtime's thread.
+
+mod file;
+mod ring;
+mod runtime;
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use io_uring::{opcode, types};
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg, OFlag};
+use nix::libc;
+
+use super::storage::{Access, Entry, Kind, Storage};
+
+pub use file::UringFile;
+pub use ring::oldest_sync_age;
+pub use runtime::{RingError, ignore_sigxfsz};
+
+/// The disk, through the runtime's io_uring. Its methods work inside [`Uring::runtime`] only.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Uring;
+
+/// A path as the kernel takes it, held for as long as an operation uses it.
+fn cstr(path: &Path) -> io::Result<std::ffi::CString> {
+    use std::os::unix::ffi::OsStrExt;
+    std::ffi::CString::new(path.as_os_str().as_bytes())
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "a NUL byte in a path"))
+}
+
+const HERE: types::Fd = types::Fd(libc::AT_FDCWD);
+
+async fn open(path: &Path, flags: OFlag, mode: libc::mode_t) -> io::Result<OwnedFd> {
+    let path = cstr(path)?;
+    ring::run(1, move || {
+        let entry = opcode::OpenAt::new(HERE, path.as_ptr())
+            .flags((flags | OFlag::O_CLOEXEC).bits())
+            .mode(mode)
+            .build();
+        ring::submit(path, ring::Fd, entry)
+    })
+    .await?
+}
+
+/// Runs what has no io_uring operation on a blocking thread.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    let _age = ring::Age::begin();
+    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+}
+
+async fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
+    let path = path.to_owned();
+    blocking(move || fs::set_permissions(path, fs::Permissions::from_mode(mode))).await
+}
+
+impl Storage for Uring {
+    type File = UringFile;
+    type Lock = Flock<OwnedFd>;
+
+    async fn open(&self, path: &Path, access: Access) -> io::Result<UringFile> {
+        let flags = match access {
+            Access::Read => OFlag::O_RDONLY,
+            Access::Write => OFlag::O_RDWR,
+            Access::New => OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL,
+        };
+        let fd = open(path, flags | OFlag::O_NOFOLLOW, 0o600).await?;
+        if access == Access::New {
+            // the umask can only have taken bits away
+            set_mode(path, 0o600).await?;
+        }
+        Ok(UringFile::new(Arc::new(fd)))
+    }
+
+    async fn create_dir(&self, path: &Path) -> io::Result<()> {
+        let c_path = cstr(path)?;
+        ring::run(1, move || {
+            let entry = opcode::MkDirAt::new(HERE, c_path.as_ptr()).mode(0o700).build();
+            ring::submit(c_path, ring::Done, entry)
+        })
+        .await??;
+        set_mode(path, 0o700).await
+    }
+
+    async fn lock(&self, dir: &Path) -> io::Result<Option<Self::Lock>> {
+        let fd = open(dir, OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW, 0).await?;
+        match Flock::lock(fd, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => Ok(Some(lock)),
+            Err((_, Errno::EWOULDBLOCK)) => Ok(None),
+            Err((_, errno)) => Err(errno.into()),
+        }
+    }
+
+    async fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        let fd = open(dir, OFlag::O_RDONLY | OFlag::O_DIRECTORY, 0).await?;
+        ring::run(1, move || {
+            let entry = opcode::Fsync::new(types::Fd(fd.as_raw_fd())).build();
+            ring::submit(fd, ring::Done, entry)
+        })
+        .await?
+    }
+
+    async fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
+        let dir = dir.to_owned();
+        blocking(move || {
+            if fs::symlink_metadata(&dir)?.is_symlink() {
+                let why = "a symlink where a directory belongs; it is not followed";
+                return Err(io::Error::new(io::ErrorKind::NotADirectory, why));
+            }
+            let mut entries = Vec::new();
+            for entry in fs::read_dir(&dir)? {
+                let entry = entry?;
+                let kind = match entry.file_type()? {
+                    t if t.is_dir() => Kind::Dir,
+                    t if t.is_file() => Kind::File,
+                    _ => Kind::Other,
+                };
+                if let Ok(name) = entry.file_name().into_string() {
+                    entries.push(Entry { name, kind });
+                }
+            }
+            Ok(entries)
+        })
+        .await
+    }
+
+    async fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let paths = (cstr(from)?, cstr(to)?);
+        ring::run(1, move || {
+            let entry = opcode::RenameAt::new(HERE, paths.0.as_ptr(), HERE, paths.1.as_ptr())
+                .flags(libc::RENAME_NOREPLACE)
+                .build();
+            ring::submit(paths, ring::Done, entry)
+        })
+        .await?
+    }
+
+    async fn remove(&self, path: &Path, kind: Kind) -> io::Result<()> {
+        let path = cstr(path)?;
+        let flags = if kind == Kind::Dir { libc::AT_REMOVEDIR } else { 0 };
+        ring::run(1, move || {
+            let entry = opcode::UnlinkAt::new(HERE, path.as_ptr()).flags(flags).build();
+            ring::submit(path, ring::Done, entry)
+        })
+        .await?
+    }
+}

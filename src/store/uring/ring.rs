@@ -1,0 +1,158 @@
+//! Submitting to the ring, and waiting for what was submitted.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use io_uring::{cqueue, squeue};
+use tokio::sync::Semaphore;
+use tokio_uring::{InFlightOneshot, OneshotOutputTransform, UnsubmittedOneshot};
+
+/// The submission queue's length.
+pub(super) const ENTRIES: u32 = 64;
+
+/// How many entries may be in flight. While they are half of the queue at most, it never fills, so
+/// tokio-uring never submits between the two entries of a linked pair.
+const IN_FLIGHT: usize = 32;
+
+/// tokio-uring ignores a failing `io_uring_enter` (EINTR, EAGAIN, EBUSY) and would then sleep for ever
+/// with the entry unsubmitted. Each time the thread goes to sleep it submits again, so while anything is
+/// in flight the thread is woken this often.
+const FLUSH_AGAIN: Duration = Duration::from_millis(20);
+
+thread_local! {
+    static GATE: Rc<Semaphore> = Rc::new(Semaphore::new(IN_FLIGHT));
+    static STARTED: RefCell<BTreeMap<u64, Instant>> = const { RefCell::new(BTreeMap::new()) };
+    static COUNT: Cell<u64> = const { Cell::new(0) };
+}
+
+/// How long the oldest operation on the disk that has not ended has been under way; `None` when there is
+/// none. Of this thread's runtime.
+#[must_use]
+pub fn oldest_sync_age() -> Option<Duration> {
+    STARTED.with_borrow(|started| started.first_key_value().map(|(_, since)| since.elapsed()))
+}
+
+/// Counts as an operation under way until it is dropped.
+pub(super) struct Age(u64);
+
+impl Age {
+    pub(super) fn begin() -> Self {
+        let number = COUNT.get().wrapping_add(1);
+        COUNT.set(number);
+        STARTED.with_borrow_mut(|started| started.insert(number, Instant::now()));
+        Self(number)
+    }
+}
+
+impl Drop for Age {
+    fn drop(&mut self) {
+        STARTED.with_borrow_mut(|started| started.remove(&self.0));
+    }
+}
+
+/// Begins an operation of `entries` submission entries as a task of its own, and waits for it. `begin`
+/// must submit all of them before its first await.
+///
+/// # Errors
+/// The task ended without a result: the runtime is being shut down.
+pub(super) async fn run<T, F>(entries: u32, begin: impl FnOnce() -> F + 'static) -> io::Result<T>
+where
+    T: 'static,
+    F: Future<Output = T> + 'static,
+{
+    let gate = GATE.with(Rc::clone);
+    let task = tokio_uring::spawn(async move {
+        let age = Age::begin();
+        // closed never: the error cannot occur, and an operation without its permit is still right
+        let permit = gate.acquire_many(entries).await;
+        let mut operation = pin!(begin());
+        let result = loop {
+            match tokio::time::timeout(FLUSH_AGAIN, &mut operation).await {
+                Ok(result) => break result,
+                Err(_) => continue,
+            }
+        };
+        drop((age, permit));
+        result
+    });
+    task.await.map_err(io::Error::other)
+}
+
+/// Pushes one entry. `held` is kept until the kernel has answered, even if the future is dropped.
+pub(super) fn submit<D: 'static, K>(
+    held: D,
+    kind: K,
+    entry: squeue::Entry,
+) -> InFlightOneshot<D, Answer<D, K>>
+where
+    K: Interpret<D>,
+{
+    UnsubmittedOneshot::new(held, Answer { kind, held: std::marker::PhantomData }, entry).submit()
+}
+
+/// Turns the kernel's number into a result.
+pub(super) trait Interpret<D> {
+    type Output;
+    fn interpret(self, held: D, result: io::Result<u32>) -> Self::Output;
+}
+
+/// Nothing but success or failure.
+pub(super) struct Done;
+
+impl<D> Interpret<D> for Done {
+    type Output = io::Result<()>;
+
+    fn interpret(self, _held: D, result: io::Result<u32>) -> io::Result<()> {
+        result.map(|_| ())
+    }
+}
+
+/// A number of bytes, together with what was held: the buffer.
+pub(super) struct Count;
+
+impl<D> Interpret<D> for Count {
+    type Output = (io::Result<usize>, D);
+
+    fn interpret(self, held: D, result: io::Result<u32>) -> (io::Result<usize>, D) {
+        (result.and_then(|n| usize::try_from(n).map_err(io::Error::other)), held)
+    }
+}
+
+/// A new file descriptor.
+pub(super) struct Fd;
+
+impl<D> Interpret<D> for Fd {
+    type Output = io::Result<OwnedFd>;
+
+    fn interpret(self, _held: D, result: io::Result<u32>) -> io::Result<OwnedFd> {
+        let fd = i32::try_from(result?).map_err(io::Error::other)?;
+        // SAFETY: the kernel has just opened it for this operation; nobody else knows it.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+}
+
+/// The link between an operation's kind and tokio-uring.
+pub(super) struct Answer<D, K> {
+    kind: K,
+    held: std::marker::PhantomData<D>,
+}
+
+// a phantom of D and the kind are moved freely; nothing is pinned
+impl<D, K> Unpin for Answer<D, K> {}
+
+impl<D: 'static, K: Interpret<D>> OneshotOutputTransform for Answer<D, K> {
+    type Output = K::Output;
+    type StoredData = D;
+
+    fn transform_oneshot_output(self, data: D, cqe: cqueue::Entry) -> K::Output {
+        let result = u32::try_from(cqe.result())
+            .map_err(|_| io::Error::from_raw_os_error(cqe.result().saturating_neg()));
+        self.kind.interpret(data, result)
+    }
+}

@@ -1,0 +1,241 @@
+//! A session's files, read from the first epoch to the newest.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use super::baseline::Baseline;
+use super::error::{BaselineError, SessionError};
+use super::read::Lines;
+use super::scan::{Damage, DamageKind, Expected, Found, Mark, Scanned, scan};
+use super::storage::{Access, Kind, Storage};
+use crate::proto::{Epoch, Sequence, SessionId};
+
+/// The baseline's file of an epoch.
+pub(crate) fn baseline_path(dir: &Path, epoch: Epoch) -> PathBuf {
+    dir.join(format!("{epoch}.baseline.json"))
+}
+
+/// The name under which it is written first.
+pub(crate) fn baseline_tmp_path(dir: &Path, epoch: Epoch) -> PathBuf {
+    dir.join(format!("{epoch}.baseline.json.tmp"))
+}
+
+/// The log's file of an epoch.
+pub(crate) fn log_path(dir: &Path, epoch: Epoch) -> PathBuf {
+    dir.join(format!("{epoch}.jsonl"))
+}
+
+/// What the walk tells as it goes.
+pub(crate) enum Step<'a> {
+    /// An epoch begins; its baseline was read, its log not yet.
+    Epoch(Epoch, &'a Baseline),
+    /// A record of a whole append.
+    Record(Found),
+}
+
+/// A walk that came to its end.
+pub(crate) struct Walked {
+    /// The newest epoch.
+    pub epoch: Epoch,
+    /// Its baseline.
+    pub baseline: Baseline,
+    /// Where its log ends.
+    pub end: Mark,
+    /// Bytes of all earlier logs.
+    pub earlier_bytes: u64,
+}
+
+/// A walk that met something that is not whole.
+pub(crate) struct Broken {
+    /// What, for people.
+    pub error: SessionError,
+    /// If it is in a log: where.
+    pub damage: Option<Box<BrokenLog>>,
+}
+
+/// Damage in a log.
+pub(crate) struct BrokenLog {
+    /// The epoch, and whether it is the newest.
+    pub epoch: Epoch,
+    /// The log.
+    pub path: PathBuf,
+    /// What is wrong; a torn end in an epoch that is not the newest counts as damage in the middle.
+    pub damage: Damage,
+    /// What is whole before it.
+    pub good: Mark,
+    /// The file's size.
+    pub size: u64,
+}
+
+impl BrokenLog {
+    /// Whether not even the session's first append is whole: nobody was told that it exists.
+    pub(crate) fn is_only_begun(&self) -> bool {
+        self.damage.kind == DamageKind::Tail && self.epoch == Epoch(0) && self.good.lines == 0
+    }
+
+    /// Whether it is a torn end that can be cut away.
+    pub(crate) fn is_tail(&self) -> bool {
+        self.damage.kind == DamageKind::Tail && !self.is_only_begun()
+    }
+}
+
+impl From<SessionError> for Broken {
+    fn from(error: SessionError) -> Self {
+        Self { error, damage: None }
+    }
+}
+
+/// The epochs that have a log, in order, as far as they follow one another.
+///
+/// # Errors
+/// [`SessionError::NotFound`], [`SessionError::HalfCreated`] where there is no log at all, and damage
+/// where one is missing.
+pub(crate) async fn epochs<S: Storage>(storage: &S, dir: &Path, id: &SessionId) -> Result<Epoch, Broken> {
+    let entries = storage.list(dir).await.map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => SessionError::NotFound(id.clone()),
+        _ => SessionError::Io(dir.to_owned(), e),
+    })?;
+    let number = |name: &str| {
+        let digits = name.strip_suffix(".jsonl")?;
+        let number = digits.parse::<u32>().ok()?;
+        (number.to_string() == digits).then_some(number)
+    };
+    let logs = entries.iter().filter(|e| e.kind == Kind::File);
+    let mut numbers: Vec<u32> = logs.filter_map(|e| number(&e.name)).collect();
+    numbers.sort_unstable();
+    let Some(newest) = numbers.last().copied().map(Epoch) else {
+        return Err(half_created(dir, id, "it has no log").into());
+    };
+    let missing = (0u32..).zip(&numbers).find(|(expected, found)| expected != *found);
+    if let Some((missing, _)) = missing {
+        let why = format!("missing, although epoch {newest} has a log; restore it from a backup");
+        return Err(SessionError::Torn { path: log_path(dir, Epoch(missing)), line: 1, why }.into());
+    }
+    Ok(newest)
+}
+
+pub(crate) fn half_created(dir: &Path, id: &SessionId, what: &str) -> SessionError {
+    let why = format!(
+        "half-created: {what}; its creation was cut off before anyone was told of it; `loopd repair {id}` \
+         moves it away"
+    );
+    SessionError::HalfCreated { path: dir.to_owned(), why }
+}
+
+/// Reads the whole session and gives its parts to `visit`, until that says to stop.
+///
+/// # Errors
+/// The first thing that is not whole.
+pub(crate) async fn walk<S: Storage>(
+    storage: &S,
+    dir: &Path,
+    id: &SessionId,
+    visit: &mut dyn FnMut(Step<'_>) -> ControlFlow<()>,
+) -> Result<Walked, Broken> {
+    let newest = epochs(storage, dir, id).await?;
+    let mut epoch = Epoch(0);
+    let mut sequence = Sequence::default();
+    let mut previous = None;
+    let mut earlier_bytes = 0u64;
+    loop {
+        let baseline = match Baseline::load_from(storage, &baseline_path(dir, epoch)).await {
+            Ok(baseline) => baseline,
+            Err(e) => return Err(no_baseline(storage, dir, id, epoch, e).await),
+        };
+        let mut stopped = visit(Step::Epoch(epoch, &baseline)).is_break();
+        let path = log_path(dir, epoch);
+        let file = storage.open(&path, Access::Read).await.map_err(SessionError::io(&path))?;
+        let expected = Expected { session: id.clone(), epoch, baseline: baseline.hash(), previous, sequence };
+        let mut found = |found| {
+            let flow = if stopped { ControlFlow::Break(()) } else { visit(Step::Record(found)) };
+            stopped = flow.is_break();
+            flow
+        };
+        let scanned = scan(&file, &expected, &mut found).await.map_err(SessionError::io(&path))?;
+        let end = whole(scanned, dir, id, epoch, newest)?;
+        if epoch == newest || stopped {
+            return Ok(Walked { epoch, baseline, end, earlier_bytes });
+        }
+        earlier_bytes = earlier_bytes.saturating_add(end.bytes);
+        previous = Some(end.last);
+        sequence = end.sequence.next_epoch();
+        epoch = epoch.next();
+    }
+}
+
+/// Turns a log's damage into an error with the way out.
+fn whole(scanned: Scanned, dir: &Path, id: &SessionId, epoch: Epoch, newest: Epoch) -> Result<Mark, Broken> {
+    let Scanned { good, damage, size } = scanned;
+    let Some(mut damage) = damage else {
+        return Ok(good);
+    };
+    let path = log_path(dir, epoch);
+    if epoch != newest && damage.kind == DamageKind::Tail {
+        damage.kind = DamageKind::Middle { good_after: 0 };
+    }
+    let error = match damage.kind {
+        DamageKind::Baseline { named } => {
+            let path = baseline_path(dir, epoch);
+            // the walk read the file a moment ago; its digest is the chain's beginning
+            SessionError::Baseline(BaselineError::Digest { path, named, found: good.last })
+        }
+        DamageKind::Tail if good.lines == 0 && epoch == Epoch(0) => SessionError::Torn {
+            path: path.clone(),
+            line: damage.line,
+            why: format!(
+                "{}: the session's creation was cut off before anyone was told of it; `loopd repair {id}` \
+                 moves it away",
+                damage.why
+            ),
+        },
+        DamageKind::Tail => SessionError::Torn {
+            path: path.clone(),
+            line: damage.line,
+            why: format!(
+                "{}: a torn end of {} bytes, of an append that was cut off and that nobody was told about; \
+                 `loopd repair {id}` shows it and cuts it away",
+                damage.why,
+                size.saturating_sub(good.bytes)
+            ),
+        },
+        DamageKind::Middle { good_after } => {
+            let behind = match good_after {
+                0 if epoch != newest => format!("epoch {} follows", epoch.next()),
+                0 => "it is no torn end".to_owned(),
+                1 => "1 good line follows".to_owned(),
+                n => format!("{n} good lines follow"),
+            };
+            let why = format!(
+                "{}; {behind}: damage in the middle is never cut away; `loopd recover {id}` copies the {} good \
+                 records before it into a new session",
+                damage.why, good.lines
+            );
+            SessionError::Torn { path: path.clone(), line: damage.line, why }
+        }
+    };
+    Err(Broken { error, damage: Some(Box::new(BrokenLog { epoch, path, damage, good, size })) })
+}
+
+/// Tells a creation that was cut off from a session whose baseline was lost.
+async fn no_baseline<S: Storage>(
+    storage: &S,
+    dir: &Path,
+    id: &SessionId,
+    epoch: Epoch,
+    error: BaselineError,
+) -> Broken {
+    let gone = matches!(&error, BaselineError::Io(_, e) if e.kind() == io::ErrorKind::NotFound);
+    if gone && epoch == Epoch(0) {
+        let only_begun = async {
+            let file = storage.open(&log_path(dir, epoch), Access::Read).await?;
+            let mut lines = Lines::new(&file);
+            lines.next().await?;
+            io::Result::Ok(lines.next().await?.is_none())
+        };
+        if only_begun.await.unwrap_or(false) {
+            return half_created(dir, id, "it has no baseline, and no record").into();
+        }
+    }
+    SessionError::Baseline(error).into()
+}

@@ -1,0 +1,145 @@
+//! What the store's tests share.
+#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::future::Future;
+use std::path::Path;
+
+use boxmaker::proto::*;
+use boxmaker::store::{Baseline, Uring};
+
+/// A baseline's content, small and whole.
+pub fn content() -> BaselineContent {
+    BaselineContent {
+        format: BASELINE_FORMAT,
+        system_prompt: "You are a box.\n".to_owned(),
+        tools: "[]".to_owned(),
+        sampling: Sampling { temperature: Some(0.7), ..Sampling::default() },
+        reasoning: ReasoningSettings { enabled: true },
+        framing: Framing {
+            tool_family: ToolFamily::Hermes,
+            tools_by: ToolsBy::SystemPrompt,
+            tool_results_by: ToolResultsBy::UserMessage,
+            head: TokenIds(vec![1, 2, 3]),
+            user_open: TokenIds(vec![4]),
+            user_close: TokenIds(vec![5]),
+            tool_open: TokenIds(vec![6]),
+            tool_between: TokenIds(vec![7]),
+            tool_close: TokenIds(vec![8]),
+            stand_in: "(no answer)".to_owned(),
+            stand_in_ids: TokenIds(vec![9]),
+            reasoning: None,
+        },
+        model: ModelIdentity {
+            api: "llama-server /completion".to_owned(),
+            url: "unix:/run/llama.sock".to_owned(),
+            alias: "tiny".to_owned(),
+            file: "tiny.gguf".to_owned(),
+            size: 1,
+            template_digest: Digest::of(b"template"),
+            n_ctx: 2048,
+            n_vocab: 100,
+            build: "b1".to_owned(),
+        },
+    }
+}
+
+pub fn baseline() -> Baseline {
+    Baseline::freeze(content()).unwrap()
+}
+
+pub fn id(text: &str) -> SessionId {
+    text.parse().unwrap()
+}
+
+fn time() -> Timestamp {
+    Timestamp::from_millis(1_700_000_000_000)
+}
+
+pub fn user(turn: u64, text: &str) -> LogRecord {
+    LogRecord::UserMessage(UserMessage { time: time(), turn: TurnId(turn), text: text.to_owned() })
+}
+
+pub fn assistant(turn: u64, text: &str) -> LogRecord {
+    LogRecord::AssistantMessage(AssistantMessage {
+        time: time(),
+        turn: TurnId(turn),
+        text: text.to_owned(),
+        reasoning: None,
+        tool_calls: Vec::new(),
+        finish: Finish::Stop,
+        prompt_ids: TokenIds(vec![10, 11]),
+        ids: TokenIds(vec![12, 2]),
+    })
+}
+
+pub fn calling(turn: u64, calls: &[u64]) -> LogRecord {
+    let call =
+        |call: &u64| ToolCall { call: CallId(*call), name: "t".to_owned(), arguments: "{ }".to_owned() };
+    LogRecord::AssistantMessage(AssistantMessage {
+        time: time(),
+        turn: TurnId(turn),
+        text: String::new(),
+        reasoning: Some("hm".to_owned()),
+        tool_calls: calls.iter().map(call).collect(),
+        finish: Finish::ToolCalls,
+        prompt_ids: TokenIds(vec![10, 11]),
+        ids: TokenIds(vec![12, 2]),
+    })
+}
+
+pub fn tool_start(turn: u64, call: u64) -> LogRecord {
+    let name = "t".to_owned();
+    LogRecord::ToolStart(ToolStart { time: time(), turn: TurnId(turn), call: CallId(call), name })
+}
+
+pub fn tool_result(turn: u64, call: u64, outcome: ToolOutcome) -> LogRecord {
+    LogRecord::ToolResult(ToolResult {
+        time: time(),
+        turn: TurnId(turn),
+        call: CallId(call),
+        name: "t".to_owned(),
+        outcome,
+        content: "out".to_owned(),
+        truncated_bytes: 0,
+        millis: 1,
+    })
+}
+
+pub fn usage(turn: u64, n: u64) -> LogRecord {
+    let usage = Usage { cache_n: n, prompt_n: 1, predicted_n: 2, ..Usage::default() };
+    LogRecord::Usage(UsageRecord::new(time(), TurnId(turn), usage, 5))
+}
+
+pub fn named(name: &str) -> LogRecord {
+    LogRecord::Named(Named { time: time(), name: name.to_owned() })
+}
+
+pub fn turn_end(turn: u64) -> LogRecord {
+    LogRecord::TurnEnd(TurnEnd {
+        time: time(),
+        turn: TurnId(turn),
+        outcome: TurnOutcome::Done,
+        detail: None,
+        millis: Some(3),
+    })
+}
+
+/// The appends of a whole turn.
+pub fn turn(turn: u64, text: &str) -> Vec<Vec<LogRecord>> {
+    vec![vec![user(turn, text)], vec![assistant(turn, "Hi."), usage(turn, 7), turn_end(turn)]]
+}
+
+/// Runs on the real runtime.
+pub fn uring<T>(future: impl Future<Output = T>) -> T {
+    Uring::runtime().expect("these tests need io_uring").block_on(future)
+}
+
+/// A home in a temporary directory on a real disk.
+pub fn home() -> tempfile::TempDir {
+    tempfile::Builder::new().prefix("boxmaker-store-").tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+pub fn mode(path: &Path) -> u32 {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777
+}
