@@ -1,9 +1,10 @@
 //! One daemon a home.
 
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag};
@@ -15,6 +16,8 @@ use crate::proto::Timestamp;
 pub const LOCK_FILE: &str = "loopd.lock";
 /// Enough for two short lines; more is not a lock file of ours.
 const LOCK_FILE_BYTES: u64 = 256;
+const READ_TRIES: u32 = 5;
+const READ_PAUSE: Duration = Duration::from_millis(20);
 
 /// Who holds a home, as its lock file says. Only true while the file is locked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,8 +29,20 @@ pub struct Holder {
 }
 
 impl Holder {
+    /// What the lock file says. A holder that has only just taken the lock gets a moment to write it.
+    fn of(file: &mut File) -> Option<Self> {
+        for _ in 0..READ_TRIES {
+            if let Some(holder) = Self::read(file) {
+                return Some(holder);
+            }
+            std::thread::sleep(READ_PAUSE);
+        }
+        None
+    }
+
     fn read(file: &mut File) -> Option<Self> {
         let mut text = String::new();
+        file.rewind().ok()?;
         file.take(LOCK_FILE_BYTES).read_to_string(&mut text).ok()?;
         let mut lines = text.lines();
         let pid = lines.next()?.parse().ok()?;
@@ -40,10 +55,12 @@ impl Holder {
 ///
 /// An exclusive `flock` on `<home>/loopd.lock`: it belongs to the file, so another path to the same home
 /// finds it too, and it ends with the process, so there is never a stale one. The file stays; its
-/// content (the process and the time) means something only while it is locked.
+/// content (the process and the time) means something only while it is locked. The directory is locked
+/// as well, so that removing the file lets nobody in.
 #[derive(Debug)]
 pub struct HomeLock {
     _file: Flock<File>,
+    _home: Option<Flock<File>>,
     path: PathBuf,
 }
 
@@ -64,35 +81,37 @@ impl HomeLock {
             .mode(0o700)
             .create(home)
             .map_err(failed(home, "make the home directory"))?;
-        loop {
-            let file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600)
-                .custom_flags((OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW).bits())
-                .open(&path)
-                .map_err(failed(&path, "open the lock file"))?;
-            let mut file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-                Ok(file) => file,
-                Err((mut file, Errno::EWOULDBLOCK)) => {
-                    return Err(ChannelError::HomeHeld { holder: Holder::read(&mut file), lock: path });
-                }
-                Err((_, Errno::EINTR)) => continue,
-                Err((_, errno)) => return Err(failed(&path, "lock the lock file")(errno.into())),
-            };
-            // locked, but is it still the file of that name? Somebody may have removed it meanwhile, and
-            // a second daemon would lock the new one
-            if !still_named(&file, &path).map_err(failed(&path, "look at the lock file"))? {
-                continue;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags((OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW).bits())
+            .open(&path)
+            .map_err(failed(&path, "open the lock file"))?;
+        let mut file = match try_lock(file) {
+            Ok(file) => file,
+            Err((mut file, Errno::EWOULDBLOCK)) => {
+                return Err(ChannelError::HomeHeld { holder: Holder::of(&mut file), lock: path });
             }
-            let text = format!("{}\n{}\n", std::process::id(), Timestamp::now());
-            file.set_len(0)
-                .and_then(|()| file.write_all(text.as_bytes()))
-                .map_err(failed(&path, "write the lock file"))?;
-            return Ok(Self { _file: file, path });
-        }
+            Err((_, errno)) => return Err(failed(&path, "lock the lock file")(errno.into())),
+        };
+        let directory = File::open(home).map_err(failed(home, "open the home directory"))?;
+        let directory = match try_lock(directory) {
+            Ok(directory) => Some(directory),
+            Err((_, Errno::EWOULDBLOCK)) => return Err(ChannelError::HomeHeld { holder: None, lock: path }),
+            Err((_, errno)) => {
+                // some network file systems lock no directories; the file is locked, which is enough
+                log::debug!("{}: the directory cannot be locked as well: {errno}", home.display());
+                None
+            }
+        };
+        let text = format!("{}\n{}\n", std::process::id(), Timestamp::now());
+        file.set_len(0)
+            .and_then(|()| file.write_all(text.as_bytes()))
+            .map_err(failed(&path, "write the lock file"))?;
+        Ok(Self { _file: file, _home: directory, path })
     }
 
     /// The lock file.
@@ -102,11 +121,11 @@ impl HomeLock {
     }
 }
 
-fn still_named(file: &File, path: &Path) -> io::Result<bool> {
-    let ours = file.metadata()?;
-    match std::fs::symlink_metadata(path) {
-        Ok(named) => Ok(named.dev() == ours.dev() && named.ino() == ours.ino()),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(e) => Err(e),
+fn try_lock(mut file: File) -> Result<Flock<File>, (File, Errno)> {
+    loop {
+        file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Err((file, Errno::EINTR)) => file,
+            other => return other,
+        };
     }
 }
