@@ -225,6 +225,8 @@ fn tools_are_checked_key_by_key() {
     for (text, expected) in cases {
         assert!(words(text).contains(expected), "{text}: {}", words(text));
     }
+    let second = format!("{tool}\n[tools.command.y]\nprogram = \"/y\"\n");
+    assert!(words(&second).starts_with("/etc/loopd.toml:5: [tools.command.y] description: is missing"));
     let more = [
         ("policy = \"maybe\"", "allowed are \"allow\", \"ask\", \"deny\""),
         ("seconds = 0", "allowed is a whole number from 1 to 86400 (seconds)"),

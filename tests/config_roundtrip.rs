@@ -29,12 +29,13 @@ fn text() -> impl Strategy<Value = String> {
     vec(odd, 0..6).prop_map(|parts| parts.concat())
 }
 
+/// Never one that ends in `.` or `..`, which names no file.
 fn path() -> impl Strategy<Value = PathBuf> {
-    "/[^\0/]{1,20}(/[^\0/]{1,8}){0,2}".prop_map(PathBuf::from)
+    "/[^\0/.][^\0/]{0,20}(/[^\0/.][^\0/]{0,8}){0,2}".prop_map(PathBuf::from)
 }
 
 fn socket() -> impl Strategy<Value = PathBuf> {
-    "/[^\0/]{1,20}".prop_map(PathBuf::from)
+    "/[^\0/.][^\0/]{0,20}".prop_map(PathBuf::from)
 }
 
 fn url() -> impl Strategy<Value = ModelUrl> {
