@@ -109,12 +109,35 @@ fn usable_socket(key: &'static str, path: PathBuf) -> Result<PathBuf, ConfigErro
 /// # Errors
 /// The environment names no place for it.
 pub fn default_socket() -> Result<PathBuf, ConfigError> {
-    let environment = Environment::of_process();
-    let system = Path::new(SYSTEM_SOCKET);
+    client_socket(&Environment::of_process(), Path::new(SYSTEM_SOCKET))
+}
+
+fn client_socket(environment: &Environment, system: &Path) -> Result<PathBuf, ConfigError> {
     let own = environment.default_home().and_then(|home| environment.socket_for(&home));
     match own {
         Ok(own) if own.exists() || !system.exists() => Ok(own),
         Err(error) if !system.exists() => Err(error),
         _ => Ok(system.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_prefers_its_own_daemon_to_the_systems() {
+        let dir = tempfile::tempdir().unwrap();
+        let (own, system) = (dir.path().join("boxmaker/loopd.sock"), dir.path().join("system.sock"));
+        let environment =
+            Environment { xdg_state_home: Some(dir.path().to_owned()), ..Environment::default() };
+        assert_eq!(client_socket(&environment, &system).unwrap(), own);
+        assert!(matches!(client_socket(&Environment::default(), &system), Err(ConfigError::NoHome)));
+        std::fs::write(&system, "").unwrap();
+        assert_eq!(client_socket(&environment, &system).unwrap(), system);
+        assert_eq!(client_socket(&Environment::default(), &system).unwrap(), system);
+        std::fs::create_dir(dir.path().join("boxmaker")).unwrap();
+        std::fs::write(&own, "").unwrap();
+        assert_eq!(client_socket(&environment, &system).unwrap(), own);
     }
 }

@@ -122,7 +122,7 @@ limits! {
     /// How long a running turn gets to end when the daemon is stopped; less than the unit's stop time.
     ShutdownSeconds shutdown_seconds: "seconds" = 20 in 1..=3_600, reload;
     /// How long the system prompt may be, from the file or its own file.
-    SystemPromptBytes system_prompt_bytes: "bytes" = 16_384 in 0..=1_048_576, reload;
+    SystemPromptBytes system_prompt_bytes: "bytes" = 16_384 in 1_024..=1_048_576, reload;
 }
 
 impl Limit {
