@@ -47,6 +47,8 @@ pub struct Streamed {
     pub gaps: Vec<Gap>,
     /// Tokens taken from the cache, as the first event said; absent when the request ended before it.
     pub cached: Option<u64>,
+    /// Tokens sampled inside reasoning, its tags excluded.
+    pub reasoning_tokens: u64,
     /// From the request to its end.
     pub took: Duration,
 }
@@ -106,10 +108,10 @@ pub async fn stream(
         // a server that has gone away meanwhile does nothing either
         let _ = server.wait_idle().await;
     }
-    let mut reply = parser.finish();
-    show(std::mem::take(&mut reply.tail), &mut on_event);
-    let Partial { ids, gaps, cached } = streamed;
-    Ok(Streamed { ended, reply, ids, gaps, cached, took: began.elapsed() })
+    let (held_back, reply) = parser.finish();
+    show(held_back, &mut on_event);
+    let Partial { ids, gaps, cached, reasoning_tokens } = streamed;
+    Ok(Streamed { ended, reply, ids, gaps, cached, reasoning_tokens, took: began.elapsed() })
 }
 
 #[derive(Debug, Default)]
@@ -117,6 +119,7 @@ struct Partial {
     ids: Vec<Option<TokenId>>,
     gaps: Vec<Gap>,
     cached: Option<u64>,
+    reasoning_tokens: u64,
 }
 
 impl Partial {
@@ -135,7 +138,13 @@ impl Partial {
             self.ids.extend(std::iter::repeat_n(None, lost));
         }
         self.ids.extend(ids.into_iter().map(Some));
-        show(parser.feed_counted(&text, tokens), on_event);
+        let thinking = parser.in_reasoning();
+        let parts = parser.feed(&text);
+        // a token that opens or closes reasoning is not inside
+        if thinking && parser.in_reasoning() {
+            self.reasoning_tokens = self.reasoning_tokens.saturating_add(tokens);
+        }
+        show(parts, on_event);
     }
 }
 

@@ -11,7 +11,6 @@ use crate::proto::{
     AssistantMessage, BaselineContent, CallId, Certainty, ErrorCode, EventKind, Finish, LogRecord, Timestamp,
     TokenId, ToolCall, TurnEnd, TurnId, TurnOutcome, Usage, UsageRecord, cached_after,
 };
-use crate::store::SessionError;
 
 use super::cancel::{Cancel, StopReason};
 use super::completion::{Ended, Streamed, stream};
@@ -177,13 +176,7 @@ impl Turn {
         let detail = error.to_string();
         let end = End { outcome: TurnOutcome::Failed, detail: Some(detail.clone()) };
         match &error {
-            AgentError::Store(e) => {
-                let code = match e {
-                    SessionError::Poisoned(_) => ErrorCode::Poisoned,
-                    _ => ErrorCode::Disk,
-                };
-                self.publish(EventKind::Error { code, message: detail });
-            }
+            AgentError::Store(e) => self.publish(EventKind::Error { code: e.code(), message: detail }),
             AgentError::Model(_) => self.publish(EventKind::Error { code: ErrorCode::Model, message: detail }),
             _ => {}
         }
@@ -410,7 +403,7 @@ impl Turn {
                 (cached, count(asked.prompt.len()).saturating_sub(cached), sampled)
             }
         };
-        let (reasoning_tokens, thinking_capped) = (streamed.reply.reasoning_tokens, streamed.reply.capped);
+        let (reasoning_tokens, thinking_capped) = (streamed.reasoning_tokens, streamed.reply.capped);
         Usage { cache_n, prompt_n, predicted_n, reasoning_tokens, thinking_capped }
     }
 

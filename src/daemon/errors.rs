@@ -6,22 +6,15 @@ use crate::store::SessionError;
 
 /// The answer to a request that the store refused.
 pub(super) fn of_store(error: &SessionError) -> ErrorBody {
-    let code = match error {
-        SessionError::Exists(_) => ErrorCode::Exists,
-        SessionError::NotFound(_) => ErrorCode::NotFound,
-        SessionError::Locked(_) => ErrorCode::Locked,
-        SessionError::Ambiguous { candidates, .. } => {
-            let mut body = ErrorBody::new(ErrorCode::Ambiguous, error.to_string());
-            body.candidates.clone_from(candidates);
-            return body;
-        }
-        SessionError::Io(..) => ErrorCode::Disk,
-        SessionError::Torn { .. } | SessionError::Baseline(_) => ErrorCode::Damaged,
-        SessionError::Poisoned(_) => ErrorCode::Poisoned,
-        SessionError::TooLarge { .. } => ErrorCode::Limit,
-        SessionError::Encode(_) | SessionError::Sequence { .. } => ErrorCode::Internal,
-    };
-    ErrorBody::new(code, error.to_string())
+    let mut message = error.to_string();
+    if error.unknown() {
+        message.push_str("; whether what you sent was saved is unknown until the session is opened again");
+    }
+    let mut body = ErrorBody::new(error.code(), message);
+    if let SessionError::Ambiguous { candidates, .. } = error {
+        body.candidates.clone_from(candidates);
+    }
+    body
 }
 
 /// The answer to a request that the agent refused.

@@ -21,6 +21,8 @@ use std::process::ExitCode;
 
 use clap::CommandFactory as _;
 
+use crate::config::Config;
+
 pub use args::{Cli, Command, Common};
 
 /// The exit status of a daemon that cannot ever run as it is configured here (`EX_CONFIG`); the unit does
@@ -48,4 +50,11 @@ pub fn run(cli: &Cli) -> ExitCode {
 fn fail(status: u8, why: &dyn Display) -> ExitCode {
     eprintln!("loopd: {why}");
     ExitCode::from(status)
+}
+
+fn with_store(common: &Common, work: impl FnOnce(&Config) -> ExitCode) -> ExitCode {
+    match Config::load(common.config.as_deref(), &common.overrides()) {
+        Ok(config) => work(&config),
+        Err(e) => fail(EXIT_CONFIG, &e),
+    }
 }

@@ -1,6 +1,9 @@
 //! `loopd serve`: from the configuration to ready, and from a signal to a clean end.
 
 use std::cell::RefCell;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
@@ -10,10 +13,10 @@ use tokio::time::Instant;
 
 use crate::agent::{Agent, Conversation, Events, StopReason};
 use crate::channel::{self, ChannelLimits, HomeLock, Hub, Listener};
-use crate::config::{Config, Environment, Limits};
+use crate::config::{self, Config, Environment, Limits};
 use crate::model::Server;
 use crate::proto::{EventKind, SessionId, TurnId};
-use crate::store::{self, Catalog, SlotFiles};
+use crate::store::{self, Catalog, OpenOptions, SlotFiles, StoreLimits, TornTail};
 
 use super::args::Common;
 use super::service::{About, Daemon};
@@ -38,7 +41,9 @@ pub(super) fn serve(common: &Common) -> ExitCode {
     if let Err(e) = journal::init(config.daemon.log_level.into()) {
         return fail(1, &e);
     }
-    store::ignore_file_size_signal();
+    if let Err(e) = store::ignore_sigxfsz() {
+        return fail(1, &e);
+    }
     let runtime = match store::Uring::runtime() {
         Ok(runtime) => runtime,
         Err(e) => {
@@ -56,9 +61,10 @@ pub(super) fn serve(common: &Common) -> ExitCode {
 }
 
 async fn run(config: Config, common: &Common) -> Result<(), Box<dyn std::error::Error>> {
-    let catalog = Catalog::new(config.daemon.home.clone(), &config.limits, config.daemon.torn_tail);
-    catalog.prepare().await?;
+    make_home(&config.daemon.home)?;
     let lock = HomeLock::take(&config.daemon.home)?;
+    let catalog = catalog(&config);
+    catalog.sweep().await?;
     let listener = match Listener::from_systemd()? {
         Some(listener) => listener,
         None => Listener::bind(&config.daemon.socket, &lock)?,
@@ -87,6 +93,24 @@ async fn run(config: Config, common: &Common) -> Result<(), Box<dyn std::error::
     drop(lock);
     log::info!(EVENT = "ended"; "loopd has ended in order");
     Ok(())
+}
+
+/// Makes the home if it is not there, for its owner alone.
+fn make_home(home: &Path) -> Result<(), Box<dyn std::error::Error>> {
+    DirBuilder::new().recursive(true).mode(0o700).create(home).map_err(|e| {
+        format!("the home {} cannot be made: {e}; set [daemon] home, or --home, to a folder that can", home.display())
+    })?;
+    Ok(())
+}
+
+/// The sessions of the configured home.
+pub(super) fn catalog(config: &Config) -> Catalog {
+    let limits = StoreLimits { record_bytes: config.limits.record_bytes, session_bytes: config.limits.session_bytes };
+    let torn_tail = match config.daemon.torn_tail {
+        config::TornTail::Refuse => TornTail::Refuse,
+        config::TornTail::Quarantine => TornTail::Quarantine,
+    };
+    Catalog::new(config.daemon.home.clone(), OpenOptions { limits, torn_tail })
 }
 
 /// A limit as a count of things in memory.
@@ -123,9 +147,9 @@ fn wire(config: Config, catalog: Catalog, hub: Rc<Hub>) -> Result<Daemon, Box<dy
     };
     let slot_files = config.model.slot_dir.clone().map(SlotFiles::new);
     let most = size(config.limits.open_sessions);
-    let events = Rc::new(ToHub(Rc::clone(&hub)));
+    let events: Rc<dyn Events> = Rc::new(ToHub(Rc::clone(&hub)));
+    let sessions = Sessions::new(catalog, most, Rc::clone(&events));
     let agent = Agent::new(Rc::clone(&server), Rc::new(tools), slot_files, config.limits.clone(), events);
-    let sessions = Sessions::new(catalog, most);
     Ok(Daemon { agent, server, sessions, hub, config: RefCell::new(config), about, stop: tokio::sync::Notify::new() })
 }
 

@@ -1,13 +1,13 @@
 //! The sessions that are open: opened when first needed, closed again when too many are.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
 use tokio::sync::Mutex;
 
-use crate::agent::Conversation;
-use crate::proto::SessionId;
+use crate::agent::{Conversation, Events};
+use crate::proto::{EventKind, SessionId};
 use crate::store::{Catalog, Session, SessionError};
 
 /// Open sessions, by id; the least recently used ones are closed beyond a limit. Closing loses nothing:
@@ -17,8 +17,9 @@ pub(super) struct Sessions {
     open: RefCell<HashMap<SessionId, Entry>>,
     /// One opening at a time, so that nobody meets a session that is half open.
     opening: Mutex<()>,
-    clock: std::cell::Cell<u64>,
+    clock: Cell<u64>,
     most: usize,
+    events: Rc<dyn Events>,
 }
 
 struct Entry {
@@ -28,8 +29,8 @@ struct Entry {
 
 impl Sessions {
     /// No session is open yet; at most `most` without a running turn stay so.
-    pub(super) fn new(catalog: Catalog, most: usize) -> Self {
-        Self { catalog, open: RefCell::default(), opening: Mutex::new(()), clock: std::cell::Cell::new(0), most }
+    pub(super) fn new(catalog: Catalog, most: usize, events: Rc<dyn Events>) -> Self {
+        Self { catalog, open: RefCell::default(), opening: Mutex::new(()), clock: Cell::new(0), most, events }
     }
 
     /// The sessions on disk.
@@ -48,8 +49,17 @@ impl Sessions {
         }
         // one whose sync failed is let go of first, and with it its lock
         self.close(id);
-        let session = self.catalog.open(id).await?;
-        Ok(self.adopt(session))
+        let (session, cut) = self.catalog.open(id).await?;
+        let conversation = self.adopt(session);
+        if let Some(cut) = cut {
+            let message = format!(
+                "the torn end of {} was cut away as [daemon] torn_tail says: {} bytes from line {} on ({}), kept in {}",
+                cut.log.display(), cut.bytes, cut.line, cut.why, cut.saved.display()
+            );
+            log::warn!(SESSION:% = id, EVENT = "tail_cut"; "session {id}: {message}");
+            self.events.publish(id, None, EventKind::Notice { code: "tail_cut".to_owned(), message });
+        }
+        Ok(conversation)
     }
 
     /// An open session, unless a sync of it failed: then only a fresh open tells what the disk holds.
