@@ -70,9 +70,11 @@ fn characters_of_several_tokens_come_through_both_ways() {
     let usage = of_kind(&records, "usage");
     for (message, usage) in of_kind(&records, "assistant_message").into_iter().zip(usage) {
         let sampled = ids(&message["ids"]);
-        assert_eq!(
-            usage["predicted_n"].as_u64(),
-            u64::try_from(sampled.len()).ok(),
+        // a limit that falls into a character leaves out its last token so far: it was never evaluated
+        let whole = rig.server.detokenize(&sampled).chars().next_back() != Some('\u{fffd}');
+        let left_out = usize::from(message["finish"] == "length" && !whole);
+        assert!(
+            (sampled.len()..=sampled.len() + left_out).any(|n| usage["predicted_n"] == n),
             "ids are missing: {message:#}"
         );
         // a character that was cut off is not part of the text

@@ -168,7 +168,8 @@ impl Server {
         Ok(ModelIdentity {
             api: "llama-server /completion".to_owned(),
             url: self.endpoint.shown.clone(),
-            alias: props.model_alias.clone(),
+            // a server without --alias gives the model's whole path, which tells nobody anything
+            alias: props.model_alias.rsplit('/').next().unwrap_or_default().to_owned(),
             file: props.model_file().to_owned(),
             size: meta.size.unwrap_or(0),
             template_digest: template_digest(&props),
