@@ -190,8 +190,8 @@ fn without_a_daemon_it_says_so() {
     let output = bxctl().args(["--socket", socket.to_str().unwrap(), "status"]).output().unwrap();
     assert_eq!(output.status.code(), Some(3));
     let err = stderr(&output);
-    assert!(err.starts_with("bxctl: no daemon at ") && err.contains("none.sock"), "{err}");
-    assert!(err.contains("--socket PATH") && err.lines().count() == 1, "{err}");
+    assert!(err.starts_with("bxctl: /") && err.contains("none.sock: no daemon: "), "{err}");
+    assert!(err.contains("--socket") && err.lines().count() == 1, "{err}");
     // the option comes before the environment
     let fake = Fake::start(|_| Act::Reply(Reply::Sessions { sessions: vec![] }));
     let output = fake.command().args(["sessions", "--socket"]).arg(&socket).output().unwrap();
@@ -349,7 +349,7 @@ fn help_completions_and_wrong_usage() {
     assert!(stdout(&output).contains("sessions"));
     let output = bxctl().args(["send", "--no\x1b[31m"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("␛[31m") && !stderr(&output).contains('\x1b'));
+    assert!(stderr(&output).contains("--no") && !stderr(&output).contains('\x1b'));
     for shell in ["bash", "zsh", "fish"] {
         let output = bxctl().args(["completions", shell]).output().unwrap();
         assert_eq!(output.status.code(), Some(0));

@@ -7,17 +7,15 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
-use super::client::{Client, ClientError};
 use super::error::CliError;
 use super::pen::Pen;
+use crate::channel::{Client, ClientError};
 use crate::proto::{
     ErrorBody, ErrorCode, Event, EventKind, Position, Reply, Request, SessionId, SessionInfo,
 };
 
-/// How long a connection, with its greeting, may take.
-const CONNECT_TIME: Duration = Duration::from_secs(5);
 /// How long a lost daemon is waited for.
 const RECONNECT_TIME: Duration = Duration::from_secs(10);
 /// How often it is tried meanwhile.
@@ -66,21 +64,19 @@ impl Link {
     /// # Errors
     /// What the daemon answers, or that it went away.
     pub async fn ask(&mut self, request: Request) -> Result<Reply, CliError> {
-        let lost = |path: &Path, why: &dyn std::fmt::Display| {
-            CliError::NoDaemon(format!(
-                "the daemon at {} went away before it answered ({why}); it is unknown whether it did what was asked",
-                path.display()
-            ))
-        };
         let Some(client) = &mut self.client else {
-            return Err(CliError::NoDaemon(format!("the daemon at {} is away", self.path.display())));
+            return Err(CliError::NoDaemon(format!("{}: the daemon is away", self.path.display())));
         };
         match client.request(request).await {
             Ok(reply) => Ok(reply),
             Err(ClientError::Refused(body)) => Err(CliError::Refused(body)),
-            Err(e) => {
+            Err(ClientError::NotUnderstood(why)) => Err(CliError::Failed(not_understood(&why))),
+            Err(_) => {
                 self.client = None;
-                Err(lost(&self.path, &e))
+                let path = self.path.display();
+                Err(CliError::NoDaemon(format!(
+                    "{path}: the daemon went away before it answered; whether it did what was asked is unknown"
+                )))
             }
         }
     }
@@ -168,10 +164,12 @@ impl Link {
             };
             let event = match client.next_event().await {
                 Ok(event) => event,
-                Err(e) => {
+                Err(ClientError::Refused(body)) => return Err(CliError::Refused(body)),
+                Err(ClientError::NotUnderstood(why)) => return Err(CliError::Failed(not_understood(&why))),
+                Err(_) => {
                     self.client = None;
                     self.lost_since = Some(Instant::now());
-                    pen.warn(&format!("the daemon has gone ({e}); waiting for it to come back …"))?;
+                    pen.warn("the daemon has gone; waiting for it to come back …")?;
                     continue;
                 }
             };
@@ -212,12 +210,7 @@ impl Link {
         let restarted = client.run() != watch.run;
         let after = Position { run: watch.run.clone(), seq: watch.seq };
         let attach = Request::Attach { session: watch.session.clone(), after: Some(after) };
-        let gone = |_| gone(&self.path, "it goes away again and again");
-        let reply = match timeout(CONNECT_TIME, client.request(attach)).await.map_err(gone)? {
-            Ok(reply) => reply,
-            Err(ClientError::Refused(body)) => return Err(CliError::Refused(body)),
-            Err(e) => return Err(self::gone(&self.path, &e.to_string())),
-        };
+        let reply = client.request(attach).await.map_err(|e| from_client(&self.path, e))?;
         let Reply::Attached { seq, running } = reply else {
             return Err(unexpected(&reply));
         };
@@ -230,20 +223,26 @@ impl Link {
     }
 }
 
-fn gone(path: &Path, why: &str) -> CliError {
-    CliError::NoDaemon(format!(
-        "no daemon at {}: {why}; start it with `systemctl start boxmaker` or `loopd serve`, or name its socket with --socket PATH",
-        path.display()
-    ))
+async fn connect(path: &Path) -> Result<Client, CliError> {
+    Client::connect(path).await.map_err(|e| from_client(path, e))
 }
 
-async fn connect(path: &Path) -> Result<Client, CliError> {
-    match timeout(CONNECT_TIME, Client::connect(path)).await {
-        Ok(Ok(client)) => Ok(client),
-        Ok(Err(ClientError::Refused(body))) => Err(CliError::Refused(body)),
-        Ok(Err(e)) => Err(gone(path, &e.to_string())),
-        Err(_) => Err(gone(path, &format!("it does not answer within {} s", CONNECT_TIME.as_secs()))),
+fn from_client(path: &Path, error: ClientError) -> CliError {
+    match error {
+        ClientError::Refused(body) => CliError::Refused(body),
+        ClientError::Version { .. } => {
+            CliError::Refused(ErrorBody::new(ErrorCode::Version, error.to_string()))
+        }
+        ClientError::NotUnderstood(why) => CliError::Failed(not_understood(&why)),
+        ClientError::NoDaemon(..) | ClientError::Silent(..) => CliError::NoDaemon(error.to_string()),
+        ClientError::Closed | ClientError::Failed(_) => {
+            CliError::NoDaemon(format!("{}: {error}", path.display()))
+        }
     }
+}
+
+fn not_understood(why: &str) -> String {
+    format!("the daemon sent what does not fit ({why}); use bxctl and loopd of one version")
 }
 
 fn session(reply: Reply) -> Result<(SessionInfo, Vec<String>), CliError> {
@@ -258,19 +257,7 @@ fn session(reply: Reply) -> Result<(SessionInfo, Vec<String>), CliError> {
 pub fn unexpected(reply: &Reply) -> CliError {
     let kind = serde_json::to_value(reply).ok();
     let kind = kind.as_ref().and_then(|v| v.get("reply")).and_then(|v| v.as_str()).unwrap_or("?");
-    CliError::Failed(format!(
-        "the daemon answered with \"{kind}\", which does not fit the question; use bxctl and loopd of one version"
-    ))
-}
-
-/// Where the daemon listens when nobody says: the system's socket, else the one of the user's own home.
-#[must_use]
-pub fn default_socket() -> PathBuf {
-    let system = Path::new("/run/boxmaker/loopd.sock");
-    if system.exists() {
-        return system.to_owned();
-    }
-    state_dir().join("boxmaker").join("loopd.sock")
+    CliError::Failed(not_understood(&format!("the answer \"{kind}\"")))
 }
 
 /// Where programs keep what they remember about the user.

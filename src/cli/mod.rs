@@ -8,7 +8,6 @@
 //!   ([`error::status`]) tells the outcome; an output that nobody reads any more ends it in silence.
 
 pub mod args;
-mod client;
 pub mod error;
 mod follow;
 mod link;
@@ -95,7 +94,10 @@ fn start(cli: Cli) -> Result<u8, CliError> {
         out.flush()?;
         return Ok(status::OK);
     }
-    let socket = cli.socket.unwrap_or_else(link::default_socket);
+    let socket = match cli.socket {
+        Some(path) => path,
+        None => crate::config::default_socket().map_err(|e| CliError::Failed(e.to_string()))?,
+    };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -44,14 +44,17 @@ fn total(turn: &TurnUsage) -> u64 {
     turn.cache_n.saturating_add(turn.prompt_n).saturating_add(turn.predicted_n)
 }
 
-/// One bar. What is there at all gets a column at least, except where there is no room for it.
+/// One bar. What is there at all gets a column at least; where that is too much, the longest part gives.
 fn bar(parts: &[(char, u64)], most: u64, room: usize) -> String {
-    let columns = u64::try_from(room).unwrap_or(u64::MAX);
-    let mut out = String::new();
-    for (sign, count) in parts.iter().filter(|(_, count)| *count > 0) {
-        let scaled = u128::from(*count) * u128::from(columns) / u128::from(most.max(1));
-        let scaled = usize::try_from(scaled).unwrap_or(room).max(1);
-        out.extend(std::iter::repeat_n(*sign, scaled));
+    let scaled = |count: u64| {
+        let columns = u128::from(count).saturating_mul(u128::try_from(room).unwrap_or(u128::MAX));
+        usize::try_from(columns / u128::from(most.max(1))).unwrap_or(room).max(1)
+    };
+    let mut lengths: Vec<(char, usize)> =
+        parts.iter().filter(|(_, count)| *count > 0).map(|(sign, count)| (*sign, scaled(*count))).collect();
+    let total = lengths.iter().map(|(_, length)| *length).fold(0, usize::saturating_add);
+    if let Some((_, longest)) = lengths.iter_mut().max_by_key(|(_, length)| *length) {
+        *longest = longest.saturating_sub(total.saturating_sub(room));
     }
-    text::cut(&out, room)
+    lengths.iter().flat_map(|(sign, length)| std::iter::repeat_n(*sign, *length)).collect()
 }

@@ -309,8 +309,8 @@ mod tests {
         think
         ⚙ ls ok: {"p":␊1}
         2400 from cache · 28 evaluated
-        14 generated · context 1221 of 2048 (59 %)
-        6.4 s
+        14 generated
+        context 1221 of 2048 (59 %) · 6.4 s
         300 tokens were evaluated again: the model server no longer had them in its cache
         "#);
     }
