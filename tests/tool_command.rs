@@ -529,3 +529,40 @@ fn ten_at_once_do_not_mix() {
         }
     });
 }
+
+#[test]
+fn a_killed_daemon_takes_the_running_tool_with_it() {
+    const HOST: &str = "BOXMAKER_TEST_HOST";
+    if let Some(dir) = std::env::var_os(HOST) {
+        let work = PathBuf::from(dir);
+        tokio_uring::start(async {
+            let place = Place::new();
+            let mut spec = place.sh("echo $$ > pid; trap '' TERM; while :; do sleep 0.1; done");
+            spec.directory = work;
+            call(spec, place.context(60)).await;
+        });
+        return;
+    }
+    tokio_uring::start(async {
+        let place = Place::new();
+        fs::create_dir(place.path("work")).unwrap();
+        let mut host = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "a_killed_daemon_takes_the_running_tool_with_it"])
+            .env(HOST, place.path("work"))
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let pid = place.path("work/pid");
+        written(&pid).await;
+        assert!(runs(&pid));
+        host.kill().unwrap();
+        host.wait().unwrap();
+        for _ in 0..100 {
+            if !runs(&pid) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("the tool lives on without its daemon");
+    });
+}
