@@ -16,15 +16,23 @@
 
 mod arguments;
 mod cancel;
+mod command;
+mod excerpt;
 mod find;
 mod port;
+mod process;
 mod registry;
+mod report;
 mod run;
 mod schema;
+mod spill;
+mod sweep;
 mod time;
 
 pub use cancel::Cancel;
+pub use command::{CommandSpec, CommandTool};
 pub use port::{CallContext, Policy, SpillTarget, Tool, ToolDescription, ToolFuture, ToolLimits, ToolReply};
+pub use process::Rlimits;
 pub use registry::{Installed, Prepared, Registry, RegistryError};
 pub use run::Run;
 pub use time::Time;

@@ -195,6 +195,21 @@ mod tests {
     }
 
     #[test]
+    fn a_schema_may_refer_to_itself() {
+        let tree = json!({"properties": {"kids": {"items": {"$ref": "#"}}, "n": {"type": "number"}}});
+        assert_eq!(
+            told(&tree, r#"{"kids":[{"kids":[{"n":"x"}]}]}"#),
+            "/kids/0/kids/0/n: found \"x\" (a string); allowed: number"
+        );
+        for circle in [json!({"$ref": "#"}), json!({"allOf": [{"$ref": "#"}]}), json!({"not": {"$ref": "#"}})]
+        {
+            if let Ok(checker) = Checker::new(&circle) {
+                let _either = checker.check(&Map::new(), 2);
+            }
+        }
+    }
+
+    #[test]
     fn a_schema_cannot_fetch_read_or_spin() {
         for schema in [
             json!({"$ref": "http://127.0.0.1:9/x.json"}),
