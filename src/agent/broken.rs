@@ -37,7 +37,10 @@ pub fn closing_records(sequence: &Sequence, records: &[LogRecord], now: Timestam
 /// Whether the newest turn has its answer, and lacks only its end.
 fn answered(records: &[LogRecord]) -> bool {
     let last = records.iter().rev().find(|record| {
-        matches!(record, LogRecord::AssistantMessage(_) | LogRecord::UserMessage(_) | LogRecord::ToolResult(_))
+        matches!(
+            record,
+            LogRecord::AssistantMessage(_) | LogRecord::UserMessage(_) | LogRecord::ToolResult(_)
+        )
     });
     matches!(last, Some(LogRecord::AssistantMessage(AssistantMessage { finish: Finish::Stop, .. })))
 }

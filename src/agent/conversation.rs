@@ -86,7 +86,10 @@ impl Conversation {
     /// When no turn runs.
     pub async fn stop(&self, reason: StopReason) -> Result<(), AgentError> {
         let Some(running) = self.running.borrow().clone() else {
-            return Err(AgentError::Nothing(self.id.clone(), "no turn is running, so there is nothing to cancel"));
+            return Err(AgentError::Nothing(
+                self.id.clone(),
+                "no turn is running, so there is nothing to cancel",
+            ));
         };
         running.cancel.stop(reason);
         loop {

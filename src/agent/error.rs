@@ -62,11 +62,12 @@ impl fmt::Display for AgentError {
                 "a message of {bytes} bytes may not fit into the {left} tokens that are left, and the model server, \
                  which could count its tokens, is away ({why}); nothing was saved: send it again when the server is back"
             ),
-            Self::OtherModel(why) => write!(
-                f,
-                "{why}; start the model server with the session's model, or begin a new session"
-            ),
-            Self::ShuttingDown => f.write_str("loopd is ending and takes no new turns; try again when it is back"),
+            Self::OtherModel(why) => {
+                write!(f, "{why}; start the model server with the session's model, or begin a new session")
+            }
+            Self::ShuttingDown => {
+                f.write_str("loopd is ending and takes no new turns; try again when it is back")
+            }
             Self::Store(e) => e.fmt(f),
             Self::Model(e) => e.fmt(f),
         }

@@ -14,9 +14,9 @@ mod completion;
 mod conversation;
 mod error;
 mod ids;
+mod opening;
 #[cfg(test)]
 mod properties;
-mod opening;
 mod queue;
 mod replay;
 mod room;

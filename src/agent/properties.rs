@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 
 use crate::proto::{
-    AssistantMessage, CallId, Finish, Framing, LogRecord, Named, ReasoningTags, Sequence,
-    SessionStart, Timestamp, TokenId, ToolCall, ToolFamily, ToolOutcome, ToolResult, ToolResultsBy, ToolStart,
-    ToolsBy, TurnEnd, TurnId, TurnOutcome, UserMessage,
+    AssistantMessage, CallId, Finish, Framing, LogRecord, Named, ReasoningTags, Sequence, SessionStart,
+    Timestamp, TokenId, ToolCall, ToolFamily, ToolOutcome, ToolResult, ToolResultsBy, ToolStart, ToolsBy,
+    TurnEnd, TurnId, TurnOutcome, UserMessage,
 };
 
 use super::broken::closing_records;
@@ -40,9 +40,17 @@ fn text() -> impl Strategy<Value = String> {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let finish = prop::sample::select(vec![Finish::Stop, Finish::Length, Finish::Cancelled, Finish::ToolCalls]);
-    let answer = (text(), prop::option::of(text()), finish, 1usize..4, prop::collection::vec(0u32..50_000, 0..6))
-        .prop_map(|(text, reasoning, finish, calls, ids)| Step::Answer { text, reasoning, finish, calls, ids });
+    let finish =
+        prop::sample::select(vec![Finish::Stop, Finish::Length, Finish::Cancelled, Finish::ToolCalls]);
+    let answer =
+        (text(), prop::option::of(text()), finish, 1usize..4, prop::collection::vec(0u32..50_000, 0..6))
+            .prop_map(|(text, reasoning, finish, calls, ids)| Step::Answer {
+                text,
+                reasoning,
+                finish,
+                calls,
+                ids,
+            });
     let outcome = prop::sample::select(vec![
         ToolOutcome::Ok,
         ToolOutcome::Error,
@@ -50,7 +58,12 @@ fn step() -> impl Strategy<Value = Step> {
         ToolOutcome::TimedOut,
         ToolOutcome::Interrupted,
     ]);
-    let end = prop::sample::select(vec![TurnOutcome::Done, TurnOutcome::Cancelled, TurnOutcome::Failed, TurnOutcome::Limit]);
+    let end = prop::sample::select(vec![
+        TurnOutcome::Done,
+        TurnOutcome::Cancelled,
+        TurnOutcome::Failed,
+        TurnOutcome::Limit,
+    ]);
     prop_oneof![
         3 => text().prop_map(Step::User),
         4 => answer,
@@ -148,7 +161,8 @@ impl Log {
                 let prompt_ids = tokens(&self.framing, &self.records).split_off(list);
                 let first = self.sequence.next_call().0;
                 let calls = if finish == Finish::ToolCalls { calls } else { 0 };
-                let call = |n| ToolCall { call: CallId(first + n), name: "t".to_owned(), arguments: "{".to_owned() };
+                let call =
+                    |n| ToolCall { call: CallId(first + n), name: "t".to_owned(), arguments: "{".to_owned() };
                 let tool_calls = (0..u64::try_from(calls).unwrap()).map(call).collect();
                 self.push(LogRecord::AssistantMessage(AssistantMessage {
                     time,
@@ -168,7 +182,16 @@ impl Log {
             }
             Step::Result { outcome, content } => {
                 if let Some((call, name, _)) = self.sequence.unanswered().first().cloned() {
-                    let result = ToolResult { time, turn, call, name, outcome, content, truncated_bytes: 0, millis: 0 };
+                    let result = ToolResult {
+                        time,
+                        turn,
+                        call,
+                        name,
+                        outcome,
+                        content,
+                        truncated_bytes: 0,
+                        millis: 0,
+                    };
                     self.push(LogRecord::ToolResult(result));
                 }
             }
@@ -228,14 +251,18 @@ fn a_failed_turn_is_closed_by_the_stand_in_and_asked_again_with_the_same_prompt(
     log.apply(Step::End(TurnOutcome::Failed));
     assert_eq!(tokens(&log.framing, &log.records), asked, "a retry sends the same prompt");
     log.apply(Step::User("b".to_owned()));
-    assert_eq!(tokens(&log.framing, &log.records), [800_000, 800_001, 97, 800_011, 900_002, 800_010, 98, 800_011]);
+    assert_eq!(
+        tokens(&log.framing, &log.records),
+        [800_000, 800_001, 97, 800_011, 900_002, 800_010, 98, 800_011]
+    );
 }
 
 #[test]
 fn the_end_of_generation_token_gives_way_to_the_templates_own() {
     let mut log = Log::new(framing(false, false));
     log.apply(Step::User("a".to_owned()));
-    let answer = |finish| Step::Answer { text: "x".to_owned(), reasoning: None, finish, calls: 2, ids: vec![5, 6] };
+    let answer =
+        |finish| Step::Answer { text: "x".to_owned(), reasoning: None, finish, calls: 2, ids: vec![5, 6] };
     log.apply(answer(Finish::ToolCalls));
     for content in ["r", "s"] {
         log.apply(Step::Result { outcome: ToolOutcome::Error, content: content.to_owned() });
@@ -262,4 +289,3 @@ fn reasoning_that_was_cut_off_is_closed_before_the_user_speaks_again() {
     let prompt = [800_000, 800_001, 97, 800_011, 7, 900_001, 900_002, 800_010, 98, 800_011];
     assert_eq!(tokens(&log.framing, &log.records), prompt);
 }
-

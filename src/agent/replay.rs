@@ -145,7 +145,8 @@ fn says_nothing(message: &AssistantMessage) -> bool {
 
 /// Whether a message ends inside its reasoning: it thought, or was made to, and said nothing after.
 fn leaves_reasoning_open(framing: &Framing, message: &AssistantMessage) -> bool {
-    framing.reasoning.as_ref().is_some_and(|tags| {
-        says_nothing(message) && (message.reasoning.is_some() || tags.opened_by_prompt)
-    })
+    framing
+        .reasoning
+        .as_ref()
+        .is_some_and(|tags| says_nothing(message) && (message.reasoning.is_some() || tags.opened_by_prompt))
 }

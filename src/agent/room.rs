@@ -50,10 +50,13 @@ pub(super) async fn check_message(
         return Ok(());
     }
     // the server may have been given a larger context meanwhile
-    let counted = async { Ok((server.identity().await?.n_ctx, server.tokenize(text, Special::Plain).await?)) };
+    let counted =
+        async { Ok((server.identity().await?.n_ctx, server.tokenize(text, Special::Plain).await?)) };
     match counted.await {
         Ok((n_ctx, ids)) if count(ids.len()) <= left_of(n_ctx) => Ok(()),
-        Ok((n_ctx, ids)) => Err(AgentError::DoesNotFit { tokens: count(ids.len()), left: left_of(n_ctx), n_ctx }),
+        Ok((n_ctx, ids)) => {
+            Err(AgentError::DoesNotFit { tokens: count(ids.len()), left: left_of(n_ctx), n_ctx })
+        }
         Err(e) => {
             let e: ModelError = e;
             Err(AgentError::CannotCount { bytes: text.len(), left, why: e.to_string() })

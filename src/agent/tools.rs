@@ -42,7 +42,8 @@ impl Turn {
         let same = Some((call.name.clone(), call.arguments.clone()));
         self.repeats = if self.last_call == same { self.repeats.saturating_add(1) } else { 1 };
         self.last_call = same;
-        (self.repeats > self.limits.repeated_calls).then(|| End::limit(reached(&self.limits, Limit::RepeatedCalls)))
+        (self.repeats > self.limits.repeated_calls)
+            .then(|| End::limit(reached(&self.limits, Limit::RepeatedCalls)))
     }
 
     async fn call(&self, call: &ToolCall, cancel: &Cancel) -> Result<ToolReply, AgentError> {
@@ -52,7 +53,12 @@ impl Turn {
         };
         match run.policy() {
             Policy::Allow => {}
-            Policy::Ask => return Ok(ToolReply::denied(run.tool(), "loopd: a person must approve it, and nobody can be asked")),
+            Policy::Ask => {
+                return Ok(ToolReply::denied(
+                    run.tool(),
+                    "loopd: a person must approve it, and nobody can be asked",
+                ));
+            }
             Policy::Deny => return Ok(ToolReply::denied(run.tool(), "the configuration")),
         }
         let ToolCall { call, name, .. } = call.clone();
@@ -60,7 +66,8 @@ impl Turn {
         self.append(vec![LogRecord::ToolStart(start)]).await?;
         let stop = tool::Cancel::new();
         let dir = self.conversation.read(|session| session.dir().join("tool-output")).await;
-        let spill = SpillTarget { dir, stem: format!("call-{call}"), max_bytes: self.limits.tool_spill_bytes };
+        let spill =
+            SpillTarget { dir, stem: format!("call-{call}"), max_bytes: self.limits.tool_spill_bytes };
         let context = CallContext {
             seconds: self.limits.tool_seconds,
             output_bytes: self.limits.tool_output_bytes,

@@ -177,7 +177,9 @@ impl Turn {
         let end = End { outcome: TurnOutcome::Failed, detail: Some(detail.clone()) };
         match &error {
             AgentError::Store(e) => self.publish(EventKind::Error { code: e.code(), message: detail }),
-            AgentError::Model(_) => self.publish(EventKind::Error { code: ErrorCode::Model, message: detail }),
+            AgentError::Model(_) => {
+                self.publish(EventKind::Error { code: ErrorCode::Model, message: detail })
+            }
             _ => {}
         }
         if self.finish(end.clone()).await.is_err() {
@@ -194,7 +196,9 @@ impl Turn {
             () = queued => {}
         }
         // waiting for the slot is not the turn's own time
-        self.deadline = Instant::now().checked_add(Duration::from_secs(self.limits.turn_seconds)).unwrap_or(self.deadline);
+        self.deadline = Instant::now()
+            .checked_add(Duration::from_secs(self.limits.turn_seconds))
+            .unwrap_or(self.deadline);
         loop {
             if let Some(end) = self.ready(cancel).await? {
                 return self.finish(end).await;
@@ -272,7 +276,9 @@ impl Turn {
         if left == 0 {
             return Ok(Err(End::limit(reached(&self.limits, Limit::TurnTokens))));
         }
-        let context = format!("the context of {n_ctx} tokens is full; begin a new session, or give the model server a larger one (-c)");
+        let context = format!(
+            "the context of {n_ctx} tokens is full; begin a new session, or give the model server a larger one (-c)"
+        );
         let bounds = [
             (room, context),
             (left, reached(&self.limits, Limit::TurnTokens)),
@@ -290,7 +296,8 @@ impl Turn {
     /// Asks the model, and follows it to the end.
     async fn complete(&self, asked: &Asked, cancel: &Cancel) -> Result<Streamed, AgentError> {
         let framing = &self.baseline.framing;
-        let thinking = framing.reasoning.as_ref().map(|tags| ThinkingCap { tags, tokens: self.limits.thinking_tokens });
+        let thinking =
+            framing.reasoning.as_ref().map(|tags| ThinkingCap { tags, tokens: self.limits.thinking_tokens });
         let request = CompletionRequest {
             prompt: &asked.prompt,
             max_tokens: asked.max_tokens,
@@ -327,13 +334,18 @@ impl Turn {
         let turn = self.turn;
         log::warn!(SESSION:% = session, TURN:% = turn, EVENT = "cache_lost", LOST_N = lost, CACHE_N = cached; "session {session}: {message}");
         Counters::add(&self.agent.counters.lost, lost);
-        *self.agent.counters.last_loss.borrow_mut() = Some(format!("{} session {session}: {message}", Timestamp::now()));
+        *self.agent.counters.last_loss.borrow_mut() =
+            Some(format!("{} session {session}: {message}", Timestamp::now()));
         self.publish(EventKind::Notice { code: "cache_lost".to_owned(), message });
     }
 
     /// Makes a completion final: one durable append of all that became final with it. Gives the calls
     /// that are to run now, or none when the turn has ended.
-    async fn record(&mut self, asked: &Asked, streamed: Streamed) -> Result<Option<Vec<Pending>>, AgentError> {
+    async fn record(
+        &mut self,
+        asked: &Asked,
+        streamed: Streamed,
+    ) -> Result<Option<Vec<Pending>>, AgentError> {
         let (finish, end) = self.judge(asked, &streamed);
         if streamed.ids.is_empty() && finish == Finish::Cancelled {
             // nothing was said, so there is nothing to keep but the end
@@ -345,7 +357,8 @@ impl Turn {
         let ids = self.exact_ids(asked, &streamed).await?;
         let mut session = self.conversation.session.lock().await;
         let first = session.next_call();
-        let calls = if finish == Finish::ToolCalls { number(first, streamed.reply.calls) } else { Vec::new() };
+        let calls =
+            if finish == Finish::ToolCalls { number(first, streamed.reply.calls) } else { Vec::new() };
         let now = Timestamp::now();
         let message = AssistantMessage {
             time: now,
@@ -354,7 +367,13 @@ impl Turn {
             reasoning: streamed.reply.reasoning,
             tool_calls: calls.iter().map(|pending| pending.call.clone()).collect(),
             finish,
-            prompt_ids: asked.prompt.iter().skip(asked.prompt.len().saturating_sub(asked.new)).copied().collect::<Vec<_>>().into(),
+            prompt_ids: asked
+                .prompt
+                .iter()
+                .skip(asked.prompt.len().saturating_sub(asked.new))
+                .copied()
+                .collect::<Vec<_>>()
+                .into(),
             ids: ids.into(),
         };
         let list = count(asked.prompt.len()).saturating_add(count(message.kept_ids().len()));
@@ -386,7 +405,9 @@ impl Turn {
         match &streamed.ended {
             Ended::Stopped(reason) => (Finish::Cancelled, Some(End::stopped(*reason))),
             Ended::TimeUp => (Finish::Cancelled, Some(End::limit(reached(&self.limits, Limit::TurnSeconds)))),
-            Ended::Final(Final { stop: Stop::Limit, .. }) => (Finish::Length, Some(End::limit(asked.max_why.clone()))),
+            Ended::Final(Final { stop: Stop::Limit, .. }) => {
+                (Finish::Length, Some(End::limit(asked.max_why.clone())))
+            }
             Ended::Final(_) if streamed.reply.calls.is_empty() => {
                 (Finish::Stop, Some(End { outcome: TurnOutcome::Done, detail: None }))
             }
@@ -412,7 +433,8 @@ impl Turn {
         let name = format!("ids-{session}.bin");
         let files = self.agent.slot_files.as_ref();
         let ids =
-            resolve(&self.agent.server, files, &name, &asked.prompt, streamed.ids.clone(), &streamed.gaps).await?;
+            resolve(&self.agent.server, files, &name, &asked.prompt, streamed.ids.clone(), &streamed.gaps)
+                .await?;
         if let Ids::Replaced(_, why) = &ids {
             let message = format!(
                 "the ids of some characters could not be read back ({why}); \

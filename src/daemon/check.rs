@@ -21,7 +21,8 @@ pub(super) fn check(common: &Common, offline: bool) -> ExitCode {
         Err(e) => return fail(EXIT_CONFIG, &e),
     };
     print!("{}", config.to_toml());
-    let mut findings: Vec<Finding> = config.warnings().into_iter().map(|what| finding(Level::Warn, what, "")).collect();
+    let mut findings: Vec<Finding> =
+        config.warnings().into_iter().map(|what| finding(Level::Warn, what, "")).collect();
     if offline {
         return report(&findings);
     }
@@ -68,7 +69,11 @@ async fn server(config: &Config) -> Vec<Finding> {
     if config.model.slot_dir.is_none() {
         let what = "[model] slot_dir is not set: where the model writes a character of several tokens, its ids cannot be \
                     read back, and the tokens from there on are evaluated again in the next turn";
-        findings.push(finding(Level::Warn, what, "set [model] slot_dir to the folder that the server was given with --slot-save-path"));
+        findings.push(finding(
+            Level::Warn,
+            what,
+            "set [model] slot_dir to the folder that the server was given with --slot-save-path",
+        ));
     }
     findings
 }
@@ -78,7 +83,11 @@ fn home(home: &Path) -> Vec<Finding> {
     let mut findings = Vec::new();
     // the nearest folder that is there already tells which file system it will be
     let Some(there) = home.ancestors().find(|path| path.is_dir()) else {
-        return vec![finding(Level::Bad, format!("{} cannot be made: no part of its path is a folder", home.display()), "")];
+        return vec![finding(
+            Level::Bad,
+            format!("{} cannot be made: no part of its path is a folder", home.display()),
+            "",
+        )];
     };
     match statfs(there) {
         Err(e) => findings.push(finding(Level::Bad, format!("{}: {e}", there.display()), "")),
@@ -87,10 +96,30 @@ fn home(home: &Path) -> Vec<Finding> {
                 (statfs::EXT4_SUPER_MAGIC, Level::Ok, "ext4", ""),
                 (statfs::XFS_SUPER_MAGIC, Level::Ok, "XFS", ""),
                 (statfs::BTRFS_SUPER_MAGIC, Level::Ok, "btrfs", ""),
-                (statfs::TMPFS_MAGIC, Level::Bad, "tmpfs, which a power cut empties", "put [daemon] home on a disk"),
-                (statfs::NFS_SUPER_MAGIC, Level::Warn, "NFS, which was not tested", "put [daemon] home on a local disk"),
-                (statfs::FUSE_SUPER_MAGIC, Level::Warn, "a FUSE file system, which was not tested", "put [daemon] home on a local disk"),
-                (statfs::OVERLAYFS_SUPER_MAGIC, Level::Warn, "an overlay, whose upper folder decides what a power cut leaves", "put [daemon] home on a disk of its own"),
+                (
+                    statfs::TMPFS_MAGIC,
+                    Level::Bad,
+                    "tmpfs, which a power cut empties",
+                    "put [daemon] home on a disk",
+                ),
+                (
+                    statfs::NFS_SUPER_MAGIC,
+                    Level::Warn,
+                    "NFS, which was not tested",
+                    "put [daemon] home on a local disk",
+                ),
+                (
+                    statfs::FUSE_SUPER_MAGIC,
+                    Level::Warn,
+                    "a FUSE file system, which was not tested",
+                    "put [daemon] home on a local disk",
+                ),
+                (
+                    statfs::OVERLAYFS_SUPER_MAGIC,
+                    Level::Warn,
+                    "an overlay, whose upper folder decides what a power cut leaves",
+                    "put [daemon] home on a disk of its own",
+                ),
             ];
             let kind = stat.filesystem_type();
             let (level, name, remedy) = known.into_iter().find(|(magic, ..)| *magic == kind).map_or(

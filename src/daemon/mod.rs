@@ -35,8 +35,12 @@ pub fn run(cli: &Cli) -> ExitCode {
     match &cli.command {
         Command::Serve(common) => serve::serve(common),
         Command::Check { common, offline } => check::check(common, *offline),
-        Command::Verify { common, id, .. } => with_store(common, |config| maintenance::verify(config, id.as_ref())),
-        Command::Repair { common, id, yes } => with_store(common, |config| maintenance::repair(config, id, *yes)),
+        Command::Verify { common, id, .. } => {
+            with_store(common, |config| maintenance::verify(config, id.as_ref()))
+        }
+        Command::Repair { common, id, yes } => {
+            with_store(common, |config| maintenance::repair(config, id, *yes))
+        }
         Command::Recover { common, id, new_id } => {
             with_store(common, |config| maintenance::recover(config, id, new_id.clone()))
         }

@@ -69,7 +69,8 @@ async fn run(config: Config, common: &Common) -> Result<(), Box<dyn std::error::
         Some(listener) => listener,
         None => Listener::bind(&config.daemon.socket, &lock)?,
     };
-    let socket = listener.path().map_or_else(|| "a socket of systemd".to_owned(), |path| path.display().to_string());
+    let socket =
+        listener.path().map_or_else(|| "a socket of systemd".to_owned(), |path| path.display().to_string());
     let limits = channel_limits(&config.limits);
     let run = SessionId::from_random(random()?).to_string();
     let hub = Hub::new(limits.clone());
@@ -98,14 +99,18 @@ async fn run(config: Config, common: &Common) -> Result<(), Box<dyn std::error::
 /// Makes the home if it is not there, for its owner alone.
 fn make_home(home: &Path) -> Result<(), Box<dyn std::error::Error>> {
     DirBuilder::new().recursive(true).mode(0o700).create(home).map_err(|e| {
-        format!("the home {} cannot be made: {e}; set [daemon] home, or --home, to a folder that can", home.display())
+        format!(
+            "the home {} cannot be made: {e}; set [daemon] home, or --home, to a folder that can",
+            home.display()
+        )
     })?;
     Ok(())
 }
 
 /// The sessions of the configured home.
 pub(super) fn catalog(config: &Config) -> Catalog {
-    let limits = StoreLimits { record_bytes: config.limits.record_bytes, session_bytes: config.limits.session_bytes };
+    let limits =
+        StoreLimits { record_bytes: config.limits.record_bytes, session_bytes: config.limits.session_bytes };
     let torn_tail = match config.daemon.torn_tail {
         config::TornTail::Refuse => TornTail::Refuse,
         config::TornTail::Quarantine => TornTail::Quarantine,
@@ -135,7 +140,7 @@ fn wire(config: Config, catalog: Catalog, hub: Rc<Hub>) -> Result<Daemon, Box<dy
     });
     let silence = Duration::from_secs(config.limits.server_silence_seconds);
     let server = Server::new(config.model.url.clone(), key, config.daemon.slot, silence);
-    let tools = super::tools::registry(&config.tools)?;
+    let tools = super::tools::registry(&config.tools, &config.daemon.home.join("tools"))?;
     let about = About {
         home: config.daemon.home.display().to_string(),
         slot: config.daemon.slot,
@@ -150,7 +155,15 @@ fn wire(config: Config, catalog: Catalog, hub: Rc<Hub>) -> Result<Daemon, Box<dy
     let events: Rc<dyn Events> = Rc::new(ToHub(Rc::clone(&hub)));
     let sessions = Sessions::new(catalog, most, Rc::clone(&events));
     let agent = Agent::new(Rc::clone(&server), Rc::new(tools), slot_files, config.limits.clone(), events);
-    Ok(Daemon { agent, server, sessions, hub, config: RefCell::new(config), about, stop: tokio::sync::Notify::new() })
+    Ok(Daemon {
+        agent,
+        server,
+        sessions,
+        hub,
+        config: RefCell::new(config),
+        about,
+        stop: tokio::sync::Notify::new(),
+    })
 }
 
 /// Twelve bytes from the kernel.
@@ -223,7 +236,9 @@ fn reload(daemon: &Daemon, common: &Common) {
             let (applied, restart) = (list(&applied), list(&restart));
             log::info!(EVENT = "reloaded"; "the configuration was read anew; changed: {applied}; changed, but needs a restart: {restart}");
         }
-        Err(e) => log::error!(EVENT = "reload_failed"; "the configuration was not read anew, the old one stays: {e}"),
+        Err(e) => {
+            log::error!(EVENT = "reload_failed"; "the configuration was not read anew, the old one stays: {e}")
+        }
     }
     notify(&[sd_notify::NotifyState::Ready]);
 }

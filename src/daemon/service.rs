@@ -10,8 +10,8 @@ use crate::channel::{Hub, Peer, Service};
 use crate::config::Config;
 use crate::model::Server;
 use crate::proto::{
-    BaselineContent, ErrorBody, ErrorCode, LogRecord, Named, Reply, Request, ServerState, SessionId, SessionInfo,
-    SessionState, Timestamp, turn_usages,
+    BaselineContent, ErrorBody, ErrorCode, LogRecord, Named, Reply, Request, ServerState, SessionId,
+    SessionInfo, SessionState, Timestamp, turn_usages,
 };
 use crate::store::{Baseline, SessionError};
 use crate::tool::Registry;
@@ -64,7 +64,9 @@ impl Daemon {
             }
             Request::List {} => {
                 let sessions = self.sessions.catalog().list().await.map_err(|e| of_store(&e))?;
-                Ok(Reply::Sessions { sessions: sessions.into_iter().map(|info| self.overlay(info)).collect() })
+                Ok(Reply::Sessions {
+                    sessions: sessions.into_iter().map(|info| self.overlay(info)).collect(),
+                })
             }
             Request::Resolve { text } => {
                 let id = self.sessions.catalog().resolve(&text).await.map_err(|e| of_store(&e))?;
@@ -72,7 +74,10 @@ impl Daemon {
             }
             Request::Latest {} => match self.sessions.catalog().latest().await.map_err(|e| of_store(&e))? {
                 Some(id) => self.info(&id).await,
-                None => Err(ErrorBody::new(ErrorCode::NotFound, "there is no session yet; begin one with: bxctl chat --new")),
+                None => Err(ErrorBody::new(
+                    ErrorCode::NotFound,
+                    "there is no session yet; begin one with: bxctl chat --new",
+                )),
             },
             Request::Send { session, text } => {
                 let conversation = self.conversation(&session).await?;
@@ -137,7 +142,8 @@ impl Daemon {
 
     /// A session's state, and how its baseline differs from today's configuration.
     async fn describe(&self, conversation: &Conversation) -> Result<Reply, ErrorBody> {
-        let differs = conversation.read(|s| agent::differences(s.baseline().content(), &self.settings())).await;
+        let differs =
+            conversation.read(|s| agent::differences(s.baseline().content(), &self.settings())).await;
         let info = self.sessions.catalog().info(conversation.id()).await.map_err(|e| of_store(&e))?;
         Ok(Reply::Session { info: self.overlay(info), differs })
     }
@@ -170,7 +176,9 @@ impl Daemon {
             return Ok(content);
         }
         let frozen = async {
-            self.server.wait_ready(|why| log::info!("a new session waits for the model server: {why}")).await?;
+            self.server
+                .wait_ready(|why| log::info!("a new session waits for the model server: {why}"))
+                .await?;
             agent::freeze(&self.server, &self.settings()).await
         };
         frozen.await.map_err(|e| ErrorBody::new(ErrorCode::Model, e.to_string()))
@@ -180,7 +188,8 @@ impl Daemon {
         let id = self.sessions.catalog().latest().await.ok()??;
         let conversation = self.sessions.get(&id).await.ok()?;
         let content = conversation.read(|s| s.baseline().content().clone()).await;
-        (agent::differences(&content, &self.settings()).is_empty() && content.model.url == self.about.url).then_some(content)
+        (agent::differences(&content, &self.settings()).is_empty() && content.model.url == self.about.url)
+            .then_some(content)
     }
 
     fn checked_name(&self, name: String) -> Result<String, ErrorBody> {
@@ -190,7 +199,11 @@ impl Daemon {
             return bad("a session's name cannot be empty".to_owned());
         }
         if name.len() > self.about.name_bytes {
-            return bad(format!("a session's name can have {} bytes at most; this one has {}", self.about.name_bytes, name.len()));
+            return bad(format!(
+                "a session's name can have {} bytes at most; this one has {}",
+                self.about.name_bytes,
+                name.len()
+            ));
         }
         if name.chars().any(char::is_control) {
             return bad("a session's name cannot hold control characters".to_owned());
@@ -208,7 +221,9 @@ impl Daemon {
 
     async fn delete(&self, session: &SessionId) -> Result<Reply, ErrorBody> {
         if let Some(turn) = self.sessions.find(session).and_then(|c| c.running()) {
-            let why = format!("session {session} is busy with turn {turn}; cancel it first (bxctl cancel {session})");
+            let why = format!(
+                "session {session} is busy with turn {turn}; cancel it first (bxctl cancel {session})"
+            );
             return Err(ErrorBody::new(ErrorCode::Busy, why));
         }
         self.sessions.close(session);

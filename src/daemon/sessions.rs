@@ -54,7 +54,11 @@ impl Sessions {
         if let Some(cut) = cut {
             let message = format!(
                 "the torn end of {} was cut away as [daemon] torn_tail says: {} bytes from line {} on ({}), kept in {}",
-                cut.log.display(), cut.bytes, cut.line, cut.why, cut.saved.display()
+                cut.log.display(),
+                cut.bytes,
+                cut.line,
+                cut.why,
+                cut.saved.display()
             );
             log::warn!(SESSION:% = id, EVENT = "tail_cut"; "session {id}: {message}");
             self.events.publish(id, None, EventKind::Notice { code: "tail_cut".to_owned(), message });

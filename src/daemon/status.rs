@@ -19,7 +19,8 @@ impl Daemon {
         let (server, server_detail) = self.server.state().await;
         let identity = self.server.identity().await.ok();
         let counters = self.agent.counters();
-        let oldest = store::oldest_sync_age().map_or(0, |age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
+        let oldest =
+            store::oldest_sync_age().map_or(0, |age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
         Status {
             daemon: DAEMON.to_owned(),
             pid: std::process::id(),
@@ -67,12 +68,28 @@ impl Daemon {
         ];
         add("tokens_total", "counter", "Tokens taken from the cache, evaluated, generated.", &tokens);
         add("lost_tokens_total", "counter", "Tokens evaluated a second time.", &[("", counters.lost.get())]);
-        add("turns_waiting", "gauge", "Turns that wait for the slot.", &[("", count(self.agent.queue().waiting()))]);
+        add(
+            "turns_waiting",
+            "gauge",
+            "Turns that wait for the slot.",
+            &[("", count(self.agent.queue().waiting()))],
+        );
         add("open_sessions", "gauge", "Sessions held in memory.", &[("", count(self.sessions.count()))]);
         add("clients", "gauge", "Clients connected.", &[("", count(self.hub.clients()))]);
-        let oldest = store::oldest_sync_age().map_or(0, |age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
-        add("oldest_sync_milliseconds", "gauge", "Age of the oldest unfinished write or sync.", &[("", oldest)]);
-        add("uptime_seconds", "gauge", "Since the daemon started.", &[("", self.about.began.elapsed().as_secs())]);
+        let oldest =
+            store::oldest_sync_age().map_or(0, |age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
+        add(
+            "oldest_sync_milliseconds",
+            "gauge",
+            "Age of the oldest unfinished write or sync.",
+            &[("", oldest)],
+        );
+        add(
+            "uptime_seconds",
+            "gauge",
+            "Since the daemon started.",
+            &[("", self.about.began.elapsed().as_secs())],
+        );
         text
     }
 }

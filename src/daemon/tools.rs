@@ -1,16 +1,52 @@
 //! From the configuration to installed tools.
 
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
 use std::rc::Rc;
 
-use crate::config::ToolsConfig;
-use crate::tool::{Installed, Policy, Registry, RegistryError, Time};
+use crate::config::{self, ToolsConfig};
+use crate::tool::{CommandSpec, CommandTool, Installed, Policy, Registry, Rlimits, Time};
 
-/// The built-in tools and the configured ones.
-pub(super) fn registry(config: &ToolsConfig) -> Result<Registry, RegistryError> {
-    let installed = vec![Installed { tool: Rc::new(Time), policy: Policy::Allow }];
-    for name in config.mcp.keys() {
-        log::warn!("[tools.mcp.{name}] is set, but this version of loopd cannot run MCP servers; its tools are not there");
+/// The built-in tools and the configured ones. A command without a directory of its own works in one below
+/// `work`.
+pub(super) fn registry(config: &ToolsConfig, work: &Path) -> Result<Registry, Box<dyn std::error::Error>> {
+    if !config.command.is_empty() {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(work)
+            .map_err(|e| format!("{}: {e}", work.display()))?;
     }
-    Registry::new(installed)
+    let mut installed = vec![Installed { tool: Rc::new(Time), policy: Policy::Allow }];
+    for (name, tool) in &config.command {
+        let spec = CommandSpec {
+            name: name.clone(),
+            program: tool.program.clone(),
+            args: tool.args.clone(),
+            description: tool.description.clone(),
+            schema: tool.schema.value().clone(),
+            seconds: tool.seconds,
+            output_bytes: tool.output_bytes,
+            spill_bytes: None,
+            directory: tool.directory.clone().unwrap_or_else(|| work.join(name)),
+            environment: tool.environment.clone(),
+            rlimits: Rlimits::default(),
+        };
+        installed.push(Installed { tool: Rc::new(CommandTool::new(spec)), policy: policy(tool.policy) });
+    }
+    for name in config.mcp.keys() {
+        log::warn!(
+            "[tools.mcp.{name}] is set, but this version of loopd cannot run MCP servers; its tools are not there"
+        );
+    }
+    Ok(Registry::new(installed)?)
 }
 
+fn policy(policy: config::Policy) -> Policy {
+    match policy {
+        config::Policy::Allow => Policy::Allow,
+        config::Policy::Ask => Policy::Ask,
+        config::Policy::Deny => Policy::Deny,
+    }
+}
