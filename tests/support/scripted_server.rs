@@ -53,7 +53,7 @@ pub fn tokens_of(text: &str, parse_special: bool) -> Vec<u32> {
             Some((_, id)) => ids.push(*id),
             None => ids.extend(rest.bytes().take(length).map(|byte| 3 + u32::from(byte))),
         }
-        rest = &rest[length..];
+        rest = rest.split_at(length).1;
     }
     ids
 }
@@ -107,6 +107,17 @@ pub struct Behaviour {
     /// Messages of this role are refused by `/apply-template`.
     pub refused_role: Option<String>,
     pub model_path: String,
+    /// Requests to this path are taken and never answered.
+    pub mute: Option<String>,
+}
+
+/// A completion that was generated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Generated {
+    /// From what.
+    pub prompt: Vec<u32>,
+    /// All ids that were sampled, those that no event told of included.
+    pub sampled: Vec<u32>,
 }
 
 /// What one completion does, step by step.
@@ -124,7 +135,11 @@ enum Step {
     Lose(u64),
     Raw(String),
     Stall(Duration),
+    /// Waits until the gate of this name is opened.
+    Gate(&'static str),
     Status(u16, Value),
+    /// The connection closes before an answer begins.
+    Hangup,
     Final(&'static str),
     /// The connection closes in the middle of the body.
     Cut,
@@ -212,6 +227,16 @@ impl Script {
         self.step(Step::Stall(time))
     }
 
+    /// Sends nothing until [`ScriptedServer::open`] opens this gate, or the client goes.
+    pub fn gate(self, name: &'static str) -> Self {
+        self.step(Step::Gate(name))
+    }
+
+    /// Closes the connection before an answer begins; only as the first step.
+    pub fn hang_up() -> Self {
+        Self::new().step(Step::Hangup)
+    }
+
     /// Closes the connection.
     pub fn cut(self) -> Self {
         self.step(Step::Cut)
@@ -238,6 +263,8 @@ struct Shared {
     behaviour: Behaviour,
     scripts: VecDeque<Script>,
     requests: Vec<Recorded>,
+    generated: Vec<Generated>,
+    opened: Vec<&'static str>,
     cache: Vec<u32>,
     touched: bool,
     processing: bool,
@@ -287,19 +314,28 @@ impl ScriptedServer {
             generation_prompt: "<|im_start|>assistant\n".to_owned(),
             refused_role: None,
             model_path: "/models/scripted.gguf".to_owned(),
+            mute: None,
         };
         let state = Arc::new(Mutex::new(Shared {
             behaviour,
             scripts: VecDeque::new(),
             requests: Vec::new(),
+            generated: Vec::new(),
+            opened: Vec::new(),
             cache: Vec::new(),
             touched: false,
             processing: false,
             hangups: 0,
         }));
+        let mut server = Self { state, url, dir, stop: None, thread: None };
+        server.listen();
+        server
+    }
+
+    fn listen(&mut self) {
         let (stop, stopped) = oneshot::channel();
         let (ready, listening) = std::sync::mpsc::channel();
-        let (shared, address) = (Arc::clone(&state), url.clone());
+        let (shared, address) = (Arc::clone(&self.state), self.url.clone());
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async move {
@@ -325,7 +361,35 @@ impl ScriptedServer {
             });
         });
         listening.recv().unwrap();
-        Self { state, url, dir, stop: Some(stop), thread: Some(thread) }
+        (self.stop, self.thread) = (Some(stop), Some(thread));
+    }
+
+    /// Goes down, as by SIGKILL: connections are cut, and new ones are refused.
+    pub fn go_down(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+
+    /// Comes back after [`go_down`](Self::go_down), with an empty cache.
+    pub fn come_back(&mut self) {
+        if let ModelUrl::Unix(path) = &self.url {
+            std::fs::remove_file(path).unwrap();
+        }
+        self.lose_cache();
+        lock(&self.state).processing = false;
+        self.listen();
+    }
+
+    /// Opens a gate, for good.
+    pub fn open(&self, gate: &'static str) {
+        lock(&self.state).opened.push(gate);
+    }
+
+    /// All completions, in order, those that were cut off included.
+    pub fn generated(&self) -> Vec<Generated> {
+        lock(&self.state).generated.clone()
     }
 
     /// Its address.
@@ -384,10 +448,7 @@ impl ScriptedServer {
 
 impl Drop for ScriptedServer {
     fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.go_down();
     }
 }
 
@@ -472,6 +533,11 @@ async fn answer(
             stream.write_all(bytes).await?;
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
+    }
+    if behaviour.mute.as_ref() == Some(&request.path) {
+        let mut byte = [0];
+        while stream.read(&mut byte).await? > 0 {}
+        return Ok(());
     }
     let key = behaviour.api_key.as_ref().map(|key| format!("Bearer {key}"));
     let sent = request.headers.iter().find(|(name, _)| name == "authorization").map(|(_, value)| value);
@@ -565,6 +631,8 @@ struct Generation<'a> {
     sampled: Vec<u32>,
     cached: u64,
     limit: u64,
+    /// Its place in the server's list.
+    number: usize,
 }
 
 impl Generation<'_> {
@@ -579,6 +647,9 @@ impl Generation<'_> {
         state.cache = [&self.prompt[..], &self.sampled[..decoded]].concat();
         state.touched = true;
         state.processing = false;
+        if let Some(generated) = state.generated.get_mut(self.number) {
+            generated.sampled.clone_from(&self.sampled);
+        }
     }
 
     fn delta(&self, text: &str, ids: &[u32]) -> Value {
@@ -626,17 +697,19 @@ async fn complete(
     while lock(state).processing {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    let (script, common) = {
+    let (script, common, number) = {
         let mut state = lock(state);
         state.processing = true;
+        let number = state.generated.len();
+        state.generated.push(Generated { prompt: prompt.clone(), sampled: Vec::new() });
         let common = state.cache.iter().zip(&prompt).take_while(|(a, b)| a == b).count();
-        (state.scripts.pop_front().unwrap_or_else(|| Script::say("ok")), common)
+        (state.scripts.pop_front().unwrap_or_else(|| Script::say("ok")), common, number)
     };
     // At least one token is always evaluated.
     let common = common.min(prompt.len().saturating_sub(1));
     let cached = script.claimed_cache.unwrap_or(Generation::count(common));
     let limit = body["n_predict"].as_u64().unwrap_or(u64::MAX);
-    let mut generation = Generation { state, prompt, sampled: Vec::new(), cached, limit };
+    let mut generation = Generation { state, prompt, sampled: Vec::new(), cached, limit, number };
     let result = play(stream, script, &mut generation).await;
     generation.leave();
     if result.as_ref().is_err_and(|e| e.kind() != io::ErrorKind::ConnectionAborted) {
@@ -653,6 +726,9 @@ async fn play(
     let head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
     if let Some(Step::Status(code, body)) = script.steps.first() {
         return send(stream, *code, body).await;
+    }
+    if let Some(Step::Hangup) = script.steps.first() {
+        return Err(io::ErrorKind::ConnectionAborted.into());
     }
     stream.write_all(head).await?;
     for step in script.steps {
@@ -678,12 +754,19 @@ async fn play(
             Step::Lose(tokens) => generation.sampled.extend((0..tokens).map(|_| 3 + 0xf0)),
             Step::Raw(bytes) => chunk(stream, &bytes).await?,
             Step::Stall(time) => stall(stream, time).await?,
+            Step::Gate(name) => {
+                while !lock(generation.state).opened.contains(&name) {
+                    stall(stream, Duration::from_millis(2)).await?;
+                }
+            }
             Step::Final(stop) => {
                 event(stream, &generation.last(stop)).await?;
                 generation.leave();
                 return chunk(stream, "").await;
             }
-            Step::Cut | Step::Status(..) => return Err(io::ErrorKind::ConnectionAborted.into()),
+            Step::Cut | Step::Hangup | Step::Status(..) => {
+                return Err(io::ErrorKind::ConnectionAborted.into());
+            }
             Step::EndBody => return chunk(stream, "").await,
         }
     }
