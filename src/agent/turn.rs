@@ -12,6 +12,7 @@ use crate::proto::{
     TokenId, ToolCall, TurnEnd, TurnId, TurnOutcome, Usage, UsageRecord, cached_after,
 };
 
+use super::broken::answers;
 use super::cancel::{Cancel, StopReason};
 use super::completion::{Ended, Streamed, stream};
 use super::conversation::Reservation;
@@ -166,7 +167,15 @@ impl Turn {
 
     /// Ends the turn durably.
     pub(super) async fn finish(&self, end: End) -> Result<(), AgentError> {
-        self.append(vec![self.end_record(&end)]).await?;
+        let mut session = self.conversation.session.lock().await;
+        // a retry that came to nothing leaves the turn with the end that it has
+        if session.sequence().open_turn().is_some() {
+            let why = "what came of this tool could not be saved";
+            let mut records = answers(session.sequence(), self.turn, Timestamp::now(), why);
+            records.push(self.end_record(&end));
+            session.append_all(records).await?;
+        }
+        drop(session);
         self.ended(end, Certainty::Durable);
         Ok(())
     }
