@@ -190,8 +190,7 @@ fn a_turn_that_waits_for_the_server_can_be_cancelled() {
     bench.server.set(|b| b.health = Health::Loading);
     talk.send(&id, "Hello");
     talk.until(&id, "waiting", |kind| told_of_waiting(kind, "Loading model"));
-    talk.cancel(&id);
-    assert_eq!(told(&talk.until_end(&id)), ["turn_end cancelled"]);
+    assert_eq!(told(&talk.cancel(&id)), ["turn_end cancelled"]);
     assert_eq!(bench.log(&id), ["session_start", "user 1: Hello", "turn_end 1 cancelled"]);
     assert_eq!(bench.server.completions().len(), 0);
     bench.server.set(|b| b.health = Health::Ready);
@@ -359,8 +358,7 @@ fn a_server_that_hangs_after_a_cancel_does_not_hold_up_its_end() {
     talk.send(&id, "Hello");
     talk.until_text(&id, "abc");
     bench.server.set(|b| b.mute = Some("/slots".to_owned()));
-    talk.cancel(&id);
-    assert_eq!(told(&talk.until_end(&id)), ["usage cancelled", "turn_end cancelled"]);
+    assert_eq!(told(&talk.cancel(&id)), ["usage cancelled", "turn_end cancelled"]);
     assert_eq!(bench.log(&id)[2], "assistant 1 cancelled: abc");
     bench.server.set(|b| b.mute = None);
     talk.turn(&id, "Go on");

@@ -412,6 +412,11 @@ impl ScriptedServer {
         lock(&self.state).scripts.push_back(script);
     }
 
+    /// Forgets the scripts that were not played.
+    pub fn clear(&self) {
+        lock(&self.state).scripts.clear();
+    }
+
     /// Forgets what the slot's cache holds, as after a restart.
     pub fn lose_cache(&self) {
         let mut state = lock(&self.state);

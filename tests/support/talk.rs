@@ -95,10 +95,11 @@ impl Talk {
         self.until_end(session)
     }
 
-    /// Cancels the running turn; returns when it has ended durably.
-    pub fn cancel(&mut self, session: &SessionId) {
+    /// Cancels the running turn; gives the events up to its end, which is durable.
+    pub fn cancel(&mut self, session: &SessionId) -> Vec<Event> {
         let reply = self.ask(Request::Cancel { session: session.clone() });
         assert_eq!(reply, Ok(Reply::Done {}));
+        self.until_end(session)
     }
 
     /// The next event.
