@@ -408,6 +408,7 @@ impl Turn {
         let first = session.next_call();
         let calls =
             if finish == Finish::ToolCalls { number(first, streamed.reply.calls) } else { Vec::new() };
+        let silent = finish == Finish::Stop && streamed.reply.text.is_empty();
         let now = Timestamp::now();
         let message = AssistantMessage {
             time: now,
@@ -439,6 +440,10 @@ impl Turn {
         for pending in &calls {
             let ToolCall { call, name, arguments } = pending.call.clone();
             self.publish(EventKind::ToolCall { call, name, arguments });
+        }
+        if silent {
+            let message = "the model ended its turn without a word".to_owned();
+            self.publish(EventKind::Notice { code: "no_answer".to_owned(), message });
         }
         match end {
             Some(end) => {
