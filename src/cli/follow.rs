@@ -7,6 +7,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Instant;
 
 use super::error::{CliError, status};
+use super::keys::Keys;
 use super::link::{Arrival, Link, unexpected};
 use super::pen::Pen;
 use super::text;
@@ -70,6 +71,8 @@ pub enum Ending {
     Interrupted,
     /// The user wants to quit.
     Quit,
+    /// The user goes away, and the turn goes on.
+    Detached,
 }
 
 impl Ending {
@@ -77,7 +80,7 @@ impl Ending {
     #[must_use]
     pub fn status(self) -> u8 {
         match self {
-            Self::Ended(TurnOutcome::Done, Certainty::Durable) => status::OK,
+            Self::Ended(TurnOutcome::Done, Certainty::Durable) | Self::Detached => status::OK,
             Self::Ended(TurnOutcome::Cancelled, _) | Self::Quit => status::CANCELLED,
             Self::Ended(..) | Self::Missed | Self::Interrupted => status::FAILED,
         }
@@ -106,7 +109,11 @@ impl Output {
         }
     }
 
-    fn event(&mut self, pen: &mut Pen, event: &Event) -> Result<(), CliError> {
+    /// Shows an event.
+    ///
+    /// # Errors
+    /// When the output cannot be written.
+    pub fn event(&mut self, pen: &mut Pen, event: &Event) -> Result<(), CliError> {
         match self {
             Self::View(view) => Ok(view.event(pen, event)?),
             Self::Json => json_line(event),
@@ -126,7 +133,7 @@ pub fn json_line(value: &impl serde::Serialize) -> Result<(), CliError> {
     Ok(out.flush()?)
 }
 
-/// Follows a turn that this client began, in the session that `link` watches.
+/// Follows a turn of the session that `link` watches to its end: a certain one, or the one that runs.
 ///
 /// # Errors
 /// The daemon does not come back, or the output cannot be written.
@@ -135,9 +142,9 @@ pub async fn follow(
     pen: &mut Pen,
     output: &mut Output,
     interrupts: &mut Interrupts,
-    (session, turn): (&SessionId, TurnId),
+    mut keys: Option<&mut Keys>,
+    (session, mut turn): (&SessionId, Option<TurnId>),
 ) -> Result<Ending, CliError> {
-    output.own_turn(turn);
     loop {
         let arrival = tokio::select! {
             arrival = link.next(pen) => arrival?,
@@ -147,30 +154,44 @@ pub async fn follow(
                 }
                 continue;
             }
+            () = detach(keys.as_deref_mut()) => return Ok(Ending::Detached),
         };
-        match arrival {
-            Arrival::Event(event) if event.turn == Some(turn) && !is_idle(&event.kind) => {
-                output.event(pen, &event)?;
-                if let EventKind::TurnEnd { outcome, certainty, .. } = event.kind {
-                    return Ok(Ending::Ended(outcome, certainty));
-                }
-            }
-            // an idle session, or another turn that runs: ours may have ended unseen
-            Arrival::Event(Event { turn: other, kind: EventKind::Snapshot { snapshot }, .. })
-                if (snapshot.phase == Phase::Idle || other.is_some())
-                    && has_ended(link, session, turn).await? =>
-            {
-                pen.end_answer()?;
-                pen.warn(&format!("a part of the turn was missed; `bxctl show {session}` prints all of it"))?;
-                return Ok(Ending::Missed);
-            }
-            Arrival::Event(_) | Arrival::Back { restarted: false, .. } => {}
+        let event = match arrival {
+            Arrival::Event(event) => event,
+            Arrival::Back { restarted: false, .. } => continue,
             Arrival::Back { restarted: true, .. } => {
                 pen.end_answer()?;
                 pen.warn(INTERRUPTED)?;
                 return Ok(Ending::Interrupted);
             }
+        };
+        let idle = is_idle(&event.kind);
+        if turn.is_none() && !idle {
+            turn = event.turn;
         }
+        if event.turn == turn && turn.is_some() && !idle {
+            output.event(pen, &event)?;
+            if let EventKind::TurnEnd { outcome, certainty, .. } = event.kind {
+                return Ok(Ending::Ended(outcome, certainty));
+            }
+        } else if matches!(event.kind, EventKind::Snapshot { .. }) {
+            // an idle session, or another turn that runs: ours may have ended unseen
+            if has_ended(link, session, turn).await? {
+                pen.end_answer()?;
+                pen.warn(&format!("a part of the turn was missed; `bxctl show {session}` prints all of it"))?;
+                return Ok(Ending::Missed);
+            }
+        } else if event.turn.is_none() && matches!(output, Output::View(_)) {
+            // about the session, not about a turn
+            output.event(pen, &event)?;
+        }
+    }
+}
+
+async fn detach(keys: Option<&mut Keys>) {
+    match keys {
+        Some(keys) => keys.detach().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -211,8 +232,9 @@ pub async fn cancel(
     }
 }
 
-/// Whether the turn has an end in the log.
-async fn has_ended(link: &mut Link, session: &SessionId, turn: TurnId) -> Result<bool, CliError> {
+/// Whether the turn has an end in the log; of no turn in particular: it has.
+async fn has_ended(link: &mut Link, session: &SessionId, turn: Option<TurnId>) -> Result<bool, CliError> {
+    let Some(turn) = turn else { return Ok(true) };
     match link.ask(Request::Usage { session: session.clone() }).await {
         Ok(Reply::Usage { turns }) => Ok(turns.iter().any(|row| row.turn == turn && row.outcome.is_some())),
         Ok(reply) => Err(unexpected(&reply)),

@@ -8,8 +8,10 @@
 //!   ([`error::status`]) tells the outcome; an output that nobody reads any more ends it in silence.
 
 pub mod args;
+mod chat;
 pub mod error;
 mod follow;
+mod keys;
 mod link;
 mod lists;
 mod pen;
@@ -113,6 +115,7 @@ fn start(cli: Cli) -> Result<u8, CliError> {
 
 async fn dispatch(link: &mut Link, command: Command) -> Result<u8, CliError> {
     match command {
+        Command::Chat(options) => return chat::chat(link, options).await,
         Command::Send(options) => return send::send(link, options).await,
         Command::Retry(options) => return send::retry(link, options).await,
         Command::Sessions(options) => lists::sessions(link, options.json).await?,

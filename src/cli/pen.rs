@@ -9,7 +9,7 @@ use std::io::{self, IsTerminal, Write};
 use super::text::{self, Sanitiser};
 
 /// Columns to assume where nothing tells them.
-const DEFAULT_COLUMNS: usize = 80;
+pub const DEFAULT_COLUMNS: usize = 80;
 
 /// What a place to write to can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

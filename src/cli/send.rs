@@ -49,7 +49,6 @@ async fn target(link: &mut Link, options: &Send) -> Result<SessionInfo, CliError
 
 async fn one_turn(link: &mut Link, info: &SessionInfo, request: Request, json: bool) -> Result<u8, CliError> {
     let mut pen = Pen::split();
-    let mut interrupts = Interrupts::new()?;
     // first attach, then ask: so no event of the turn is missed
     link.watch(&info.id).await?;
     let turn = match link.ask(request).await? {
@@ -58,8 +57,11 @@ async fn one_turn(link: &mut Link, info: &SessionInfo, request: Request, json: b
     };
     let name = info.name.as_ref().map(|name| format!(" \"{}\"", text::line(name))).unwrap_or_default();
     pen.note(&format!("session {}{name}, turn {turn}", info.id))?;
+    // from here on Ctrl-C cancels the turn
+    let mut interrupts = Interrupts::new()?;
     let mut output = Output::new(json);
-    let ending = follow(link, &mut pen, &mut output, &mut interrupts, (&info.id, turn)).await?;
+    output.own_turn(turn);
+    let ending = follow(link, &mut pen, &mut output, &mut interrupts, None, (&info.id, Some(turn))).await?;
     pen.end_line()?;
     Ok(ending.status())
 }
