@@ -8,6 +8,7 @@
 //!   ([`error::status`]) tells the outcome; an output that nobody reads any more ends it in silence.
 
 pub mod args;
+mod care;
 mod chat;
 pub mod error;
 mod follow;
@@ -17,8 +18,10 @@ mod lists;
 mod pen;
 mod plot;
 mod send;
+mod show;
 mod table;
 pub mod text;
+mod transcript;
 mod view;
 
 use std::ffi::OsString;
@@ -122,7 +125,12 @@ async fn dispatch(link: &mut Link, command: Command) -> Result<u8, CliError> {
         Command::Usage(options) => lists::usage(link, options.session.as_deref(), options.json).await?,
         Command::Status(options) => lists::status(link, options.json).await?,
         Command::Completions { .. } => {}
-        _ => return Err(CliError::Failed("not built yet".to_owned())),
+        Command::Show(options) => show::show(link, options).await?,
+        Command::Export(options) => show::export(link, options).await?,
+        Command::Attach(options) => care::attach(link, options).await?,
+        Command::Cancel(options) => care::cancel(link, options.session.as_deref()).await?,
+        Command::Rename(options) => care::rename(link, options).await?,
+        Command::Delete(options) => care::delete(link, options).await?,
     }
     Ok(status::OK)
 }

@@ -3,11 +3,11 @@
 use std::io::{IsTerminal as _, Read as _};
 
 use super::args::{Retry, Send};
+use super::care::called;
 use super::error::CliError;
 use super::follow::{Interrupts, Output, follow};
 use super::link::{Link, unexpected};
 use super::pen::Pen;
-use super::text;
 use crate::proto::{Reply, Request, SessionInfo};
 
 /// The longest message read from the standard input, in bytes; the daemon's own limit is lower.
@@ -55,8 +55,7 @@ async fn one_turn(link: &mut Link, info: &SessionInfo, request: Request, json: b
         Reply::Turn { turn, .. } => turn,
         reply => return Err(unexpected(&reply)),
     };
-    let name = info.name.as_ref().map(|name| format!(" \"{}\"", text::line(name))).unwrap_or_default();
-    pen.note(&format!("session {}{name}, turn {turn}", info.id))?;
+    pen.note(&format!("session {}, turn {turn}", called(info)))?;
     // from here on Ctrl-C cancels the turn
     let mut interrupts = Interrupts::new()?;
     let mut output = Output::new(json);

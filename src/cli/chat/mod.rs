@@ -103,7 +103,8 @@ impl<'a> Chat<'a> {
         let mut parts = vec![format!("session {}", info.id)];
         parts.extend(info.name.as_ref().map(|name| format!("\"{}\"", text::line(name))));
         if info.turns > 0 {
-            parts.push(format!("{} turns, {} tokens of context", info.turns, info.context_n));
+            let turns = if info.turns == 1 { "turn" } else { "turns" };
+            parts.push(format!("{} {turns}, {} tokens of context", info.turns, info.context_n));
         }
         parts.extend(info.model.as_ref().map(|model| text::line(model)));
         self.pen.note(&parts.join(" · "))?;

@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn the_prompt_is_put_back_as_it_was() {
         assert_eq!(screen("abc", 1), ("news\nmore\n> abc".to_owned(), (2, 3)));
-        assert_eq!(screen("", 0), ("news\nmore\n>".to_owned(), (2, 2)));
+        assert_eq!(screen("", 0), ("news\nmore\n> ".to_owned(), (2, 2)));
         let long = "0123456789012345678901234";
         assert_eq!(screen(long, 25), (format!("news\nmore\n> {long}"), (3, 7)));
         assert_eq!(screen(long, 3), (format!("news\nmore\n> {long}"), (2, 5)));
