@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::error::{CliError, status};
 use super::keys::Keys;
@@ -18,6 +18,9 @@ use crate::proto::{
 
 /// Within this time a second Ctrl-C quits.
 pub const QUIT_WITHIN: Duration = Duration::from_secs(2);
+
+/// How long the events of a turn that has ended may be under way.
+const END_TIME: Duration = Duration::from_secs(1);
 
 /// Ctrl-C, once and twice.
 pub struct Interrupts {
@@ -145,16 +148,24 @@ pub async fn follow(
     mut keys: Option<&mut Keys>,
     (session, mut turn): (&SessionId, Option<TurnId>),
 ) -> Result<Ending, CliError> {
+    let mut nothing_runs = false;
     loop {
         let arrival = tokio::select! {
             arrival = link.next(pen) => arrival?,
             press = interrupts.next() => {
-                if press == Press::Quit || cancel(link, pen, interrupts, session).await? == Press::Quit {
+                if press == Press::Quit {
                     return Ok(Ending::Quit);
+                }
+                match cancel(link, pen, interrupts, session).await? {
+                    Cancel::Quit => return Ok(Ending::Quit),
+                    Cancel::Nothing => nothing_runs = true,
+                    Cancel::Asked => {}
                 }
                 continue;
             }
             () = detach(keys.as_deref_mut()) => return Ok(Ending::Detached),
+            // its end is under way; if it does not come, it came before anybody looked
+            () = sleep(END_TIME), if nothing_runs => return told_missed(pen, session),
         };
         let event = match arrival {
             Arrival::Event(event) => event,
@@ -177,9 +188,7 @@ pub async fn follow(
         } else if matches!(event.kind, EventKind::Snapshot { .. }) {
             // an idle session, or another turn that runs: ours may have ended unseen
             if has_ended(link, session, turn).await? {
-                pen.end_answer()?;
-                pen.warn(&format!("a part of the turn was missed; `bxctl show {session}` prints all of it"))?;
-                return Ok(Ending::Missed);
+                return told_missed(pen, session);
             }
         } else if event.turn.is_none() && matches!(output, Output::View(_)) {
             // about the session, not about a turn
@@ -203,16 +212,29 @@ fn is_idle(kind: &EventKind) -> bool {
 pub const INTERRUPTED: &str =
     "the daemon was started again in the middle of the turn; the message is saved, and retry asks again";
 
-/// Asks for the turn's end; gives [`Press::Quit`] if the user does not wait for it.
-///
-/// # Errors
-/// What the daemon answers, or that the output cannot be written.
-pub async fn cancel(
+fn told_missed(pen: &mut Pen, session: &SessionId) -> Result<Ending, CliError> {
+    pen.end_answer()?;
+    pen.warn(&format!("a part of the turn was missed; `bxctl show {session}` prints all of it"))?;
+    Ok(Ending::Missed)
+}
+
+/// What came of a wish to cancel.
+enum Cancel {
+    /// The turn has ended, or its daemon went away: its events tell.
+    Asked,
+    /// There was no turn.
+    Nothing,
+    /// The user does not wait for it.
+    Quit,
+}
+
+/// Asks for the turn's end.
+async fn cancel(
     link: &mut Link,
     pen: &mut Pen,
     interrupts: &mut Interrupts,
     session: &SessionId,
-) -> Result<Press, CliError> {
+) -> Result<Cancel, CliError> {
     pen.progress("cancelling … (Ctrl-C again quits)")?;
     let request = link.ask(Request::Cancel { session: session.clone() });
     tokio::pin!(request);
@@ -220,13 +242,12 @@ pub async fn cancel(
         tokio::select! {
             answer = &mut request => return match answer {
                 // a daemon that went away is dealt with by whoever waits for its events
-                Ok(_) | Err(CliError::NoDaemon(_)) => Ok(Press::Cancel),
-                // it ended by itself just now
-                Err(CliError::Refused(body)) if body.code == ErrorCode::Nothing => Ok(Press::Cancel),
+                Ok(_) | Err(CliError::NoDaemon(_)) => Ok(Cancel::Asked),
+                Err(CliError::Refused(body)) if body.code == ErrorCode::Nothing => Ok(Cancel::Nothing),
                 Err(e) => Err(e),
             },
             press = interrupts.next() => if press == Press::Quit {
-                return Ok(press);
+                return Ok(Cancel::Quit);
             },
         }
     }

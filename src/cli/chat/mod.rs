@@ -147,6 +147,11 @@ impl<'a> Chat<'a> {
         let typed = loop {
             let arrival = tokio::select! {
                 typed = self.input.next() => break typed,
+                // not a key: from another process
+                press = self.interrupts.next() => match press {
+                    Press::Quit => return Err(CliError::Interrupted),
+                    Press::Cancel => continue,
+                },
                 arrival = self.link.next(&mut self.pen) => arrival?,
             };
             match arrival {
