@@ -4,7 +4,7 @@
 
 mod cli_fake;
 
-use std::io::{BufRead as _, BufReader};
+use std::io::BufReader;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Stdio;
 
