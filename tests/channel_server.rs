@@ -225,19 +225,22 @@ fn a_request_that_panics_is_answered() {
 fn a_request_outlives_its_client_and_keeps_its_place() {
     run(async {
         let daemon = Daemon::start(ChannelLimits { clients: 1, ..ChannelLimits::default() });
-        let mut client = daemon.client().await;
-        client.ask(Request::Usage { session: id("s") }).await.unwrap();
-        while daemon.toy.begun.get() == 0 {
-            tokio::task::yield_now().await;
+        for (unread, ended) in [(false, 0), (true, 1)] {
+            let mut client = daemon.greeted().await;
+            if unread {
+                client.say(r#"{"id":2,"request":"metrics"}"#).await;
+            }
+            client.say(r#"{"id":3,"request":"usage","session":"s"}"#).await;
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            drop(client);
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            // coming again gets around no limit
+            let refused = Client::connect(&daemon.path).await.unwrap_err();
+            assert_eq!(refused.code(), Some(ErrorCode::Limit), "{refused}");
+            assert_eq!(daemon.toy.ended.get(), ended);
+            tokio::time::sleep(SOON).await;
+            assert_eq!((daemon.toy.ended.get(), daemon.hub.clients()), (ended + 1, 0));
         }
-        drop(client);
-        tokio::time::sleep(Duration::from_millis(10)).await;
-        // coming again gets around no limit
-        let refused = Client::connect(&daemon.path).await.unwrap_err();
-        assert_eq!(refused.code(), Some(ErrorCode::Limit), "{refused}");
-        assert_eq!(daemon.toy.ended.get(), 0);
-        tokio::time::sleep(SOON).await;
-        assert_eq!((daemon.toy.ended.get(), daemon.hub.clients()), (1, 0));
         daemon.client().await;
     });
 }
@@ -310,12 +313,19 @@ fn attaching_and_detaching_happen_in_the_order_asked() {
         assert_eq!(raw.hear().await.unwrap()["ok"]["reply"], "done");
         daemon.begin("s");
         raw.hear_nothing().await;
-        // a client that goes while it is being attached leaves nothing behind
-        raw.say(r#"{"id":2,"request":"attach","session":"s"}"#).await;
-        tokio::time::sleep(Duration::from_millis(5)).await;
-        drop(raw);
-        tokio::time::sleep(SOON).await;
-        assert_eq!((daemon.hub.attached(&id("s")), daemon.hub.clients()), (0, 0));
+        // a client that goes while it is being attached leaves nothing behind; one with an answer that it
+        // has not read counts as broken, not as closed
+        for unread in [false, true] {
+            let mut raw = daemon.greeted().await;
+            raw.say(r#"{"id":2,"request":"attach","session":"s"}"#).await;
+            if unread {
+                raw.say(r#"{"id":3,"request":"metrics"}"#).await;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            drop(raw);
+            tokio::time::sleep(SOON).await;
+            assert_eq!(daemon.hub.attached(&id("s")), 0, "unread: {unread}");
+        }
     });
 }
 
@@ -442,10 +452,13 @@ fn the_end_lets_answers_through_and_closes_clients() {
         tokio::time::sleep(Duration::from_millis(20)).await;
         daemon.end("s");
         let (path, began) = (daemon.path.clone(), Instant::now());
-        let ended = daemon.stop();
+        let (ended, _home) = daemon.stop();
         tokio::task::yield_now().await;
         assert_eq!(quick.hear().await.unwrap()["ok"]["reply"], "usage");
         assert_eq!(quick.hear().await, None);
+        // while others are still waited for
+        let no_daemon = Client::connect(&path).await.unwrap_err();
+        assert!(matches!(no_daemon, ClientError::NoDaemon(..)), "{no_daemon}");
         while !matches!(event(&mut watching).await.kind, EventKind::TurnEnd { .. }) {}
         assert!(matches!(watching.next_event().await, Err(ClientError::Closed)));
         let refused = match endless.next().await.unwrap() {
@@ -453,8 +466,6 @@ fn the_end_lets_answers_through_and_closes_clients() {
             other => panic!("{other:?}"),
         };
         assert_eq!(refused, ErrorCode::ShuttingDown);
-        let no_daemon = Client::connect(&path).await.unwrap_err();
-        assert!(matches!(no_daemon, ClientError::NoDaemon(..)), "{no_daemon}");
         ended.await.unwrap();
         assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
         assert!(!path.exists());
@@ -472,7 +483,8 @@ fn it_runs_inside_tokio_uring() {
         assert_eq!(event(&mut client).await.seq, 1);
         let refused = client.request(Request::Latest {}).await.unwrap_err();
         assert_eq!(refused.code(), Some(ErrorCode::Internal));
-        daemon.stop().await.unwrap();
+        let (ended, _home) = daemon.stop();
+        ended.await.unwrap();
         assert!(matches!(client.next_event().await, Err(ClientError::Closed)));
     });
 }

@@ -136,10 +136,10 @@ impl Daemon {
         );
     }
 
-    /// Asks it to stop; gives what waits for the end.
-    pub fn stop(self) -> JoinHandle<()> {
+    /// Asks it to stop; gives what waits for the end, and its home.
+    pub fn stop(self) -> (JoinHandle<()>, tempfile::TempDir) {
         self.stop.send(()).unwrap();
-        self.task
+        (self.task, self.dir)
     }
 }
 
