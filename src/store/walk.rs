@@ -9,7 +9,7 @@ use super::error::{BaselineError, SessionError};
 use super::read::Lines;
 use super::scan::{Damage, DamageKind, Expected, Found, Mark, Scanned, scan};
 use super::storage::{Access, Kind, Storage};
-use crate::proto::{Epoch, Sequence, SessionId};
+use crate::proto::{Epoch, Line, Sequence, SessionId};
 
 /// The baseline's file of an epoch.
 pub(crate) fn baseline_path(dir: &Path, epoch: Epoch) -> PathBuf {
@@ -226,16 +226,21 @@ async fn no_baseline<S: Storage>(
     error: BaselineError,
 ) -> Broken {
     let gone = matches!(&error, BaselineError::Io(_, e) if e.kind() == io::ErrorKind::NotFound);
-    if gone && epoch == Epoch(0) {
-        let only_begun = async {
-            let file = storage.open(&log_path(dir, epoch), Access::Read).await?;
-            let mut lines = Lines::new(&file);
-            lines.next().await?;
-            io::Result::Ok(lines.next().await?.is_none())
-        };
-        if only_begun.await.unwrap_or(false) {
-            return half_created(dir, id, "it has no baseline, and no record").into();
-        }
+    if gone && epoch == Epoch(0) && only_begun(storage, &log_path(dir, epoch)).await.unwrap_or(false) {
+        return half_created(dir, id, "it has no baseline, and nothing was said in it").into();
     }
     SessionError::Baseline(error).into()
+}
+
+/// Whether a log holds no whole line but those of its first append, which its creation wrote.
+async fn only_begun<S: Storage>(storage: &S, log: &Path) -> io::Result<bool> {
+    let file = storage.open(log, Access::Read).await?;
+    let mut lines = Lines::new(&file);
+    while let Some(raw) = lines.next().await? {
+        let place = raw.bytes.and_then(Line::place_of);
+        if place.is_some_and(|place| place.back != raw.at) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
