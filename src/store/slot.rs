@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use super::error::{Result, SessionError};
-use super::storage::{Access, Storage, StorageFile};
+use super::storage::{Access, Kind, Storage, StorageFile};
 use super::uring::Uring;
 use crate::proto::TokenId;
 
@@ -15,7 +15,7 @@ const HEADER: usize = 24;
 const MAGIC: u32 = u32::from_be_bytes(*b"ggsq");
 const VERSION: u32 = 4;
 
-/// The directory of saved slots. Reads only: the files are the server's.
+/// The directory of saved slots, which the server writes.
 #[derive(Debug, Clone)]
 pub struct SlotFiles<S: Storage = Uring> {
     storage: S,
@@ -37,18 +37,34 @@ impl<S: Storage> SlotFiles<S> {
         Self { storage, dir }
     }
 
+    /// Removes a saved slot that has served its purpose.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub async fn remove(&self, name: &str) -> Result<()> {
+        let path = self.path(name)?;
+        self.storage.remove(&path, Kind::File).await.map_err(|e| SessionError::Io(path, e))
+    }
+
+    /// Where a saved slot is, if that is a plain name.
+    fn path(&self, name: &str) -> Result<PathBuf> {
+        let path = self.dir.join(name);
+        if name.is_empty() || name.starts_with('.') || name.contains('/') {
+            let why = format!("{name:?} is not the plain name of a saved slot");
+            return Err(SessionError::Io(path, io::Error::new(io::ErrorKind::InvalidData, why)));
+        }
+        Ok(path)
+    }
+
     /// The ids of the tokens in a saved slot's KV cache, from its file's header.
     ///
     /// # Errors
     /// The disk's; a name with a slash; and a file that is no saved slot of the known form.
     pub async fn read_ids(&self, name: &str) -> Result<Vec<TokenId>> {
-        let path = self.dir.join(name);
+        let path = self.path(name)?;
         let not = |why: String| {
             Err(SessionError::Io(path.clone(), io::Error::new(io::ErrorKind::InvalidData, why)))
         };
-        if name.is_empty() || name.starts_with('.') || name.contains('/') {
-            return not(format!("{name:?} is not the plain name of a saved slot"));
-        }
         let failed = |e| SessionError::Io(path.clone(), e);
         let file = self.storage.open(&path, Access::Read).await.map_err(failed)?;
         let header = read_exactly(&file, 0, HEADER).await.map_err(failed)?;
