@@ -18,8 +18,11 @@ use boxmaker::proto::{
 };
 use llama::Llama;
 
-const TOOLS: &str = r#"[{"type":"function","function":{"name":"find_tool","description":"Find tools by words; an empty query lists all.","parameters":{"type":"object","properties":{"query":{"type":"string"}},"required":["query"]}}},{"type":"function","function":{"name":"call_tool","description":"Call a tool that find_tool named.","parameters":{"type":"object","properties":{"name":{"type":"string"},"arguments":{"type":"object"}},"required":["name","arguments"]}}}]"#;
-const SYSTEM: &str = "You are a helpful assistant on a small computer. Answer briefly.";
+const TOOLS: &str = r#"[{"type":"function","function":{"name":"find_tool","description":"Search the installed tools by words; returns their names and arguments.","parameters":{"type":"object","properties":{"query":{"type":"string"}},"required":["query"]}}},{"type":"function","function":{"name":"call_tool","description":"Run a tool that find_tool returned.","parameters":{"type":"object","properties":{"name":{"type":"string"},"arguments":{"type":"object"}},"required":["name","arguments"]}}}]"#;
+const SYSTEM: &str = "\
+You are a helpful assistant on a small computer. Answer in the user's language, briefly and plainly. \
+If you do not know something, say so. When a task needs a tool, look for one with find_tool, then run it \
+with call_tool. Never make up what a tool returned.";
 
 fn run(test: impl AsyncFnOnce()) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
