@@ -128,6 +128,11 @@ pub(crate) async fn scan<F: StorageFile>(
             }
             Err(fault) => {
                 let kind = scanner.judge(&fault, &mut lines).await?;
+                if kind != DamageKind::Tail {
+                    // its append was acknowledged, so the whole lines before it are good
+                    let _ = scanner.batch.drain(..).try_for_each(visit);
+                    scanner.good = scanner.here.clone();
+                }
                 let damage = Some(Damage { line, why: fault.why, kind });
                 return Ok(Scanned { good: scanner.good, damage, size: lines.read_to() });
             }
