@@ -10,7 +10,7 @@ use super::log::{Batch, Log};
 use super::read::offset;
 use super::storage::{Access, Storage};
 use super::walk::{Broken, Step, log_path, walk};
-use crate::proto::{Digest, Epoch, LogRecord, Origin, SessionId};
+use crate::proto::{Digest, Epoch, ErrorCode, LogRecord, Origin, SessionId};
 
 /// What was copied.
 #[derive(Debug)]
@@ -63,6 +63,10 @@ pub(crate) async fn recover<S: Storage>(
         Ok(_) => return Ok(None),
         Err(Broken { error, .. }) => error,
     };
+    // what could not be read may be good all the same
+    if damage.code() != ErrorCode::Damaged {
+        return Err(damage);
+    }
     copies.retain(|copy| !copy.records.is_empty());
     let Some(newest) = copies.last() else {
         return Err(damage);

@@ -202,13 +202,14 @@ fn whole(scanned: Scanned, dir: &Path, id: &SessionId, epoch: Epoch, newest: Epo
         DamageKind::Middle { good_after } => {
             let behind = match good_after {
                 0 if epoch != newest => format!("epoch {} follows", epoch.next()),
-                0 => "it is no torn end".to_owned(),
+                // otherwise it would be a tail
+                0 => "the line itself is as it was written".to_owned(),
                 1 => "1 good line follows".to_owned(),
                 n => format!("{n} good lines follow"),
             };
             let why = format!(
-                "{}; {behind}: damage in the middle is never cut away; `loopd recover {id}` copies the {} good \
-                 records before it into a new session",
+                "{}; {behind}, so nothing is cut away; `loopd recover {id}` copies the {} good records before \
+                 it into a new session",
                 damage.why, good.lines
             );
             SessionError::Torn { path: path.clone(), line: damage.line, why }
@@ -237,8 +238,8 @@ async fn only_begun<S: Storage>(storage: &S, log: &Path) -> io::Result<bool> {
     let file = storage.open(log, Access::Read).await?;
     let mut lines = Lines::new(&file);
     while let Some(raw) = lines.next().await? {
-        let place = raw.bytes.and_then(Line::place_of);
-        if place.is_some_and(|place| place.back != raw.at) {
+        let intact = raw.bytes.filter(|line| Line::is_intact(line));
+        if intact.is_some_and(|line| Line::place_of(line).is_none_or(|place| place.back != raw.at)) {
             return Ok(false);
         }
     }

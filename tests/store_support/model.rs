@@ -74,6 +74,34 @@ pub async fn history(seed: u64, bugs: super::sim::Bugs, rounds: u32) -> Verdict 
     Ok(())
 }
 
+/// The n-th operation of a fixed piece of work fails, and then the power goes. Tells whether the work
+/// has as many operations.
+pub async fn nth_operation(n: u64, fault: Fault, seed: u64) -> Result<bool, String> {
+    let sim = Sim::new(seed);
+    let mut rng = Rng::new(seed);
+    let mut model = Model::default();
+    let id = id("s0");
+    sim.fail(n, fault);
+    model.create(&sim, &id).await?;
+    for _ in 0..4 {
+        if !model.open.contains_key(&id) {
+            model.reopen(&sim, &id).await?;
+        }
+        if model.open.contains_key(&id) {
+            model.append(&sim, &id, &mut rng).await?;
+        }
+    }
+    model.open.clear();
+    model.reopen(&sim, &id).await?;
+    model.open.clear();
+    let reached = sim.ops() >= n;
+    sim.no_fault();
+    let after = if rng.chance(4) { sim.killed() } else { sim.power_cut(rng.next()) };
+    let why = |e| format!("{e}\n{}\n{}", sim.trace().join("\n"), after.trace().join("\n"));
+    model.verify(&after).await.map_err(why)?;
+    Ok(reached)
+}
+
 impl Model {
     async fn step(&mut self, sim: &Sim, rng: &mut Rng) -> Verdict {
         let id = id(&format!("s{}", rng.below(3)));
