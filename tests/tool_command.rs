@@ -245,7 +245,7 @@ fn one_that_never_ends_is_ended_at_its_limit_with_what_it_said() {
         assert_eq!(reply.outcome, ToolOutcome::TimedOut);
         assert_eq!(reply.content, "tried was ended: it ran for more than 1 seconds.\nOutput:\nhello\n");
         assert!(reply.millis >= 1000);
-        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
         // its own limit goes before the caller's
         let mut spec = place.sh("sleep 1000");
         spec.seconds = Some(0);
@@ -353,7 +353,7 @@ fn fifty_megabytes_are_kept_in_a_file_and_not_in_memory() {
             let reply = call(spec, place.context(120)).await;
             let grown = peak_memory() - before;
             assert_eq!(reply.outcome, ToolOutcome::Ok, "{name}");
-            assert!(grown < 6_000_000, "{name}: {grown} bytes");
+            assert!(grown < 8_000_000, "{name}: {grown} bytes");
             assert!(reply.content.len() < 4096 + 500, "{name}: {}", reply.content.len());
             let (text, note) = reply.content.rsplit_once("\n[output: ").unwrap();
             assert!(text.contains(&format!("[… {} bytes left out …]", reply.truncated_bytes)));
@@ -386,6 +386,11 @@ fn output_that_never_ends_is_cut_off_and_its_file_has_a_limit() {
         let path = place.path("spill/call-1.out");
         assert_eq!(fs::metadata(&path).unwrap().len(), 100_000);
         assert!(reply.content.contains(&format!("the first 100000 are in {}", path.display())));
+        // what had been shown before it became too long is in the file too
+        let reply = call(place.sh("echo first; sleep 0.1; seq 10000"), place.context(10)).await;
+        assert_eq!(reply.truncated_bytes, 48_900 - 4096);
+        let file = fs::read_to_string(place.path("spill/call-1-2.out")).unwrap();
+        assert!(file.starts_with("first\n1\n") && file.ends_with("\n10000\n") && file.len() == 48_900);
         // without a place to keep it, it is said so
         let mut context = place.context(10);
         context.spill = None;
@@ -460,7 +465,7 @@ fn cancelling_ends_it_and_says_that_the_effect_is_unknown() {
 fn dropping_the_call_kills_all_of_it() {
     tokio_uring::start(async {
         let place = Place::new();
-        let script = "setsid sh -c 'echo $$ > left; exec sleep 1000' & echo $$ > pid; trap '' TERM; \
+        let script = "env -i setsid /bin/sh -c 'echo $$ > left; exec sleep 1000' & echo $$ > pid; trap '' TERM; \
                       while :; do sleep 0.1; done";
         let (pid, left) = (place.path("work/pid"), place.path("work/left"));
         tokio::select! {
@@ -492,12 +497,12 @@ fn the_thread_is_free_while_a_tool_runs() {
         };
         tokio::select! {
             biased;
-            reply = call(place.sh("head -c 20000000 /dev/zero"), place.context(60)) => {
+            reply = call(place.sh("head -c 20000000 /dev/zero; sleep 2"), place.context(60)) => {
                 assert_eq!(reply.outcome, ToolOutcome::Ok);
             }
             () = watch => {}
         }
-        assert!(longest < Duration::from_millis(500), "{longest:?}");
+        assert!(longest < Duration::from_secs(1), "{longest:?}");
     });
 }
 

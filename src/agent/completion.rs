@@ -99,7 +99,7 @@ pub async fn stream(
             Some(Some(Chunk::Delta { text, ids, lost })) => {
                 streamed.delta(&mut parser, text, ids, lost, &mut on_event);
             }
-            Some(Some(Chunk::Final(last))) => break Ended::Final(last),
+            Some(Some(Chunk::Final(last) | Chunk::ThinkingLimit(last))) => break Ended::Final(last),
         }
     };
     // a connection still open here is one to cancel: closing it stops the server

@@ -45,15 +45,19 @@ const CHATML: &str =
 /// The ids of a text.
 pub fn tokens_of(text: &str, parse_special: bool) -> Vec<u32> {
     let mut ids = Vec::new();
-    let mut rest = text;
-    while let Some(first) = rest.chars().next() {
-        let special = SPECIAL.iter().find(|(word, _)| parse_special && rest.starts_with(word));
-        let length = special.map_or(first.len_utf8(), |(word, _)| word.len());
-        match special {
-            Some((_, id)) => ids.push(*id),
-            None => ids.extend(rest.bytes().take(length).map(|byte| 3 + u32::from(byte))),
+    let mut rest = text.as_bytes();
+    while let Some((byte, next)) = rest.split_first() {
+        let special = SPECIAL.iter().filter(|_| parse_special);
+        match special.filter_map(|(word, id)| Some((rest.strip_prefix(word.as_bytes())?, *id))).next() {
+            Some((after, id)) => {
+                ids.push(id);
+                rest = after;
+            }
+            None => {
+                ids.push(3 + u32::from(*byte));
+                rest = next;
+            }
         }
-        rest = rest.split_at(length).1;
     }
     ids
 }
@@ -636,6 +640,7 @@ struct Generation<'a> {
     sampled: Vec<u32>,
     cached: u64,
     limit: u64,
+    left: bool,
     /// Its place in the server's list.
     number: usize,
 }
@@ -645,8 +650,11 @@ impl Generation<'_> {
         u64::try_from(n).unwrap()
     }
 
-    /// The token sampled last is not in the cache.
-    fn leave(&self) {
+    /// Leaves the slot to others, once. The token sampled last is not in the cache.
+    fn leave(&mut self) {
+        if std::mem::replace(&mut self.left, true) {
+            return;
+        }
         let mut state = lock(self.state);
         let decoded = self.sampled.len().saturating_sub(1);
         state.cache = [&self.prompt[..], &self.sampled[..decoded]].concat();
@@ -714,10 +722,12 @@ async fn complete(
     let common = common.min(prompt.len().saturating_sub(1));
     let cached = script.claimed_cache.unwrap_or(Generation::count(common));
     let limit = body["n_predict"].as_u64().unwrap_or(u64::MAX);
-    let mut generation = Generation { state, prompt, sampled: Vec::new(), cached, limit, number };
+    let mut generation =
+        Generation { state, prompt, sampled: Vec::new(), cached, limit, left: false, number };
     let result = play(stream, script, &mut generation).await;
+    let over = generation.left;
     generation.leave();
-    if result.as_ref().is_err_and(|e| e.kind() != io::ErrorKind::ConnectionAborted) {
+    if !over && result.as_ref().is_err_and(|e| e.kind() != io::ErrorKind::ConnectionAborted) {
         lock(state).hangups += 1;
     }
     result
@@ -746,6 +756,7 @@ async fn play(
                     let shown = generation.delta(&character.to_string(), &ids[ids.len() - 1..]);
                     event(stream, &shown).await?;
                     if Generation::count(generation.sampled.len()) >= generation.limit {
+                        generation.leave();
                         event(stream, &generation.last("limit")).await?;
                         return chunk(stream, "").await;
                     }
@@ -765,8 +776,9 @@ async fn play(
                 }
             }
             Step::Final(stop) => {
-                event(stream, &generation.last(stop)).await?;
+                // Before the client hears of the end: its next question must find the slot at rest.
                 generation.leave();
+                event(stream, &generation.last(stop)).await?;
                 return chunk(stream, "").await;
             }
             Step::Cut | Step::Hangup | Step::Status(..) => {

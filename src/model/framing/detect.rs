@@ -9,6 +9,8 @@ const REASONING_TAGS: &[(&str, &str)] = &[
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<|inner_prefix|>", "<|inner_suffix|>"),
     ("<|channel>thought", "<channel|>"),
+    ("<mm:think>", "</mm:think>"),
+    ("<think:opensource>", "</think:opensource>"),
     ("<reasoning>", "</reasoning>"),
     ("<thought>", "</thought>"),
     ("<think>", "</think>"),

@@ -5,6 +5,7 @@
 //! where the template shows no tools, we show them; where even user messages do not agree, the template
 //! is refused.
 
+mod compiler;
 mod detect;
 mod render;
 
@@ -12,46 +13,14 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::error::ModelError;
-use super::props::Props;
 use super::server::{Server, Special, template_digest};
-use crate::proto::{
-    Framing, ReasoningSettings, ReasoningTags, TokenId, TokenIds, ToolFamily, ToolResultsBy, ToolsBy,
-};
-use detect::{RESULT_AS_USER, opens_reasoning, reasoning_tags, tool_family, tools_paragraph};
-use render::{
-    MARK, MARK_2, Refusal, Renderer, SAID, after_last, around, assistant, calling, from_turn_end, result,
-    system, user,
-};
+use crate::proto::{Framing, ReasoningSettings, ReasoningTags, TokenId, TokenIds, ToolResultsBy, ToolsBy};
+use compiler::{Compiler, Plan, ToolTexts, tags_of};
+use detect::{RESULT_AS_USER, opens_reasoning};
+use render::{Refusal, Renderer};
 
 /// What stands where the assistant said nothing.
 const STAND_IN: &str = "(no answer)";
-
-/// How the instructions reach the model.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Instructions {
-    AsSystem,
-    /// For templates without system messages: before the first user's text.
-    AsUser,
-}
-
-/// The beginning of every prompt, up to the first user's text, and what follows that text.
-struct Head {
-    instructions: Instructions,
-    text: String,
-    close: String,
-}
-
-/// Fragments as text.
-struct ToolTexts {
-    open: String,
-    between: String,
-    close: String,
-}
-
-struct Compiler<'a> {
-    renderer: Renderer<'a>,
-    names: (String, String),
-}
 
 pub(super) async fn compile(
     server: &Server,
@@ -65,15 +34,11 @@ pub(super) async fn compile(
     let renderer = Renderer { server, tools: raw, thinking: reasoning.enabled };
     let compiler = Compiler { renderer, names };
 
-    let (tools_by, family, mut head) = compiler.head(&props, system_prompt, tools).await?.map_err(refuse)?;
-    let (user_open, later_close) = compiler.later_user(system_prompt, &head).await?.map_err(refuse)?;
-    if later_close != head.close {
-        return Err(refuse("it ends the first user message in another way than a later one".to_owned()));
-    }
-
     let template =
         format!("{}{}", props.chat_template, props.chat_template_tool_use.as_deref().unwrap_or(""));
-    let tags = reasoning_tags(&template).or_else(|| reasoning_tags(&head.close));
+    let Plan { tools_by, family, mut head, user_open } =
+        compiler.plan(&props, &template, system_prompt, tools).await?.map_err(refuse)?;
+    let tags = tags_of(&template, &head);
     let mut opened = tags.is_some_and(|tags| opens_reasoning(&head.close, tags));
     if let Some((_, close)) = tags
         && opened
@@ -165,162 +130,6 @@ fn with_prefix(plain: Vec<TokenId>, full: &[TokenId]) -> Vec<TokenId> {
     };
     let prefix = full.get(..at).unwrap_or_default();
     if plain.starts_with(prefix) { plain } else { [prefix, &plain].concat() }
-}
-
-impl Compiler<'_> {
-    /// Finds who shows the tools, and renders the head.
-    async fn head(
-        &self,
-        props: &Props,
-        system_prompt: &str,
-        tools: &str,
-    ) -> Result<Result<(ToolsBy, ToolFamily, Head), Refusal>, ModelError> {
-        let template = props.chat_template_tool_use.as_deref().unwrap_or(&props.chat_template);
-        if props.supports_tools != Some(false)
-            && let Some(family) = tool_family(template)
-            && let Ok(head) = self.head_with(system_prompt, true).await?
-            && head.text.contains(&self.names.0)
-            && head.text.contains(&self.names.1)
-        {
-            return Ok(Ok((ToolsBy::Template, family, head)));
-        }
-        let instructions = format!("{system_prompt}\n\n{}", tools_paragraph(tools));
-        let head = self.head_with(instructions.trim_start(), false).await?;
-        Ok(head.map(|head| (ToolsBy::SystemPrompt, ToolFamily::Hermes, head)))
-    }
-
-    async fn head_with(&self, said: &str, with_tools: bool) -> Result<Result<Head, Refusal>, ModelError> {
-        let as_user = if said.is_empty() { MARK.to_owned() } else { format!("{said}\n\n{MARK}") };
-        let mut ways = vec![(Instructions::AsUser, vec![user(&as_user)])];
-        if !said.is_empty() {
-            ways.insert(0, (Instructions::AsSystem, vec![system(said), user(MARK)]));
-        }
-        let mut refusal = Refusal::new();
-        for (instructions, messages) in ways {
-            let rendered = self.renderer.render(&messages, with_tools).await?;
-            let head = rendered.and_then(|prompt| {
-                let (text, close) = around(&prompt, MARK)?;
-                if !text.contains(said.trim()) {
-                    return Err("the system prompt does not appear in its output as it is".to_owned());
-                }
-                Ok(Head { instructions, text: text.to_owned(), close: close.to_owned() })
-            });
-            match head {
-                Ok(head) => return Ok(Ok(head)),
-                Err(why) => refusal = format!("it does not render a first user message: {why}"),
-            }
-        }
-        Ok(Err(refusal))
-    }
-
-    /// What surrounds a user's text after an assistant's. Some templates repeat the tools or the system
-    /// prompt before the newest message; without them they do not.
-    async fn later_user(
-        &self,
-        system_prompt: &str,
-        head: &Head,
-    ) -> Result<Result<(String, String), Refusal>, ModelError> {
-        let as_system = head.instructions == Instructions::AsSystem && !system_prompt.trim().is_empty();
-        let mut refusal = Refusal::new();
-        for (with_system, with_tools) in [(as_system, true), (as_system, false), (false, false)] {
-            let before: &[Value] = if with_system { &[system(system_prompt)] } else { &[] };
-            let histories = [
-                [before, &[user("q"), assistant(SAID), user(MARK)]].concat(),
-                [before, &[user("why"), assistant("so"), user("then"), assistant(SAID), user(MARK)]].concat(),
-            ];
-            let found = self.agree(&histories, with_tools, |prompt| {
-                let (open, close) = around(after_last(prompt, SAID)?, MARK)?;
-                Ok((open.to_owned(), close.to_owned()))
-            });
-            match found.await? {
-                Ok((open, _)) if self.repeats(&open, system_prompt) => {
-                    refusal = "it repeats the tools or the system prompt before each user message".to_owned();
-                }
-                Ok((open, _)) if open.trim().is_empty() => {
-                    refusal = "it does not mark where an assistant's message ends".to_owned();
-                }
-                Ok(found) => return Ok(Ok(found)),
-                Err(why) => refusal = format!("it does not render later user messages alike: {why}"),
-            }
-        }
-        Ok(Err(refusal))
-    }
-
-    fn repeats(&self, fragment: &str, system_prompt: &str) -> bool {
-        let said = system_prompt.trim();
-        (!said.is_empty() && fragment.contains(said))
-            || fragment.contains(&self.names.0)
-            || fragment.contains(&self.names.1)
-    }
-
-    /// What surrounds the results of an assistant's calls: as one result and as two, of different tools,
-    /// ids, arguments and histories.
-    async fn tool_results(&self, user_open: &str) -> Result<Result<ToolTexts, Refusal>, ModelError> {
-        let (one, two) = (self.names.0.as_str(), self.names.1.as_str());
-        let said = format!("{{\"query\": \"{SAID}\"}}");
-        let other = format!("{{\"name\": \"x\", \"arguments\": {{\"query\": \"{SAID}\"}}}}");
-        let single = [
-            vec![user("q"), calling(&[("call00001", one, &said)]), result("call00001", one, MARK)],
-            vec![
-                user("why"),
-                calling(&[("call00007", one, "{\"query\": \"y\"}")]),
-                result("call00007", one, "z"),
-                calling(&[("call00008", two, &other)]),
-                result("call00008", two, MARK),
-            ],
-        ];
-        let cut = |prompt: &str| -> Result<(String, String), Refusal> {
-            let (open, close) = around(after_last(prompt, SAID)?, MARK)?;
-            Ok((from_turn_end(open, user_open)?.to_owned(), close.to_owned()))
-        };
-        let (open, close) = match self.agree(&single, true, cut).await? {
-            Ok(found) => found,
-            Err(why) => return Ok(Err(why)),
-        };
-        let results = [result("call00001", one, MARK), result("call00002", two, MARK_2)];
-        // Templates that allow one call a message still take two results.
-        let both = calling(&[("call00001", one, "{\"query\": \"y\"}"), ("call00002", two, &other)]);
-        let alone = calling(&[("call00001", one, &said)]);
-        for call in [both, alone] {
-            let history = [[&[user("q"), call], &results[..]].concat()];
-            let found = self.agree(&history, true, |prompt| {
-                let (first, rest) = around(after_last(prompt, SAID)?, MARK)?;
-                let (between, last) = around(rest, MARK_2)?;
-                if from_turn_end(first, user_open)? != open || last != close {
-                    return Err("two tool results are surrounded in another way than one".to_owned());
-                }
-                Ok(between.to_owned())
-            });
-            if let Ok(between) = found.await? {
-                return Ok(Ok(ToolTexts { open, between, close }));
-            }
-        }
-        Ok(Err("it does not render two tool results as it renders one".to_owned()))
-    }
-
-    /// What `cut` finds in each history, if it is the same in all.
-    async fn agree<T: PartialEq>(
-        &self,
-        histories: &[Vec<Value>],
-        with_tools: bool,
-        cut: impl Fn(&str) -> Result<T, Refusal>,
-    ) -> Result<Result<T, Refusal>, ModelError> {
-        let mut agreed: Option<T> = None;
-        for history in histories {
-            let rendered = self.renderer.render(history, with_tools).await?;
-            let found = match rendered.and_then(|prompt| cut(&prompt)) {
-                Ok(found) => found,
-                Err(why) => return Ok(Err(why)),
-            };
-            match &agreed {
-                Some(first) if *first != found => {
-                    return Ok(Err("its output depends on earlier messages".to_owned()));
-                }
-                _ => agreed = Some(found),
-            }
-        }
-        Ok(agreed.ok_or_else(|| "nothing was rendered".to_owned()))
-    }
 }
 
 #[cfg(test)]

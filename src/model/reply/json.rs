@@ -50,7 +50,7 @@ pub(super) fn bare_calls(reply: &str) -> Option<Vec<ParsedCall>> {
 /// `[TOOL_CALLS]` with a list of calls, or with `name[ARGS]{…}`, and again.
 pub(super) fn mistral(body: &str) -> Vec<ParsedCall> {
     let body = body.trim();
-    if body.starts_with('[') || body.starts_with('{') {
+    if body.is_empty() || body.starts_with('[') || body.starts_with('{') {
         return hermes(body, true);
     }
     body.split("[TOOL_CALLS]").filter(|call| !call.trim().is_empty()).map(mistral_named).collect()
