@@ -8,8 +8,9 @@ use tokio::time::Instant;
 use crate::config::{Limit, Limits};
 use crate::model::{CompletionRequest, Final, ParsedCall, ReplyParser, Stop, ThinkingCap};
 use crate::proto::{
-    AssistantMessage, BaselineContent, CallId, Certainty, ErrorCode, EventKind, Finish, LogRecord, Timestamp,
-    TokenId, ToolCall, TurnEnd, TurnId, TurnOutcome, Usage, UsageRecord, cached_after,
+    AssistantMessage, BaselineContent, CallId, Certainty, ErrorCode, EventKind, Finish, LogRecord,
+    ReasoningTags, Timestamp, TokenId, ToolCall, TurnEnd, TurnId, TurnOutcome, Usage, UsageRecord,
+    cached_after,
 };
 
 use super::broken::answers;
@@ -57,6 +58,9 @@ struct Asked {
     new: usize,
     /// How much of it an earlier completion left in the cache.
     expected: u64,
+    /// Whether the answer begins inside the model's reasoning: because the prompt opened it, or because an
+    /// answer that was cut off there goes on.
+    thinking: bool,
     /// How many tokens may be generated …
     max_tokens: u64,
     /// … and which limit that is.
@@ -290,12 +294,12 @@ impl Turn {
                 LogRecord::AssistantMessage(message) => Some(message.finish),
                 _ => None,
             });
-            let Prompt { list, new } = replay(framing, records);
+            let Prompt { list, new, thinking } = replay(framing, records);
             let expected = spoke.map_or(0, |finish| cached_after(count(list.len()), finish));
-            (list, new.into_iter().map(OwnedPiece::from).collect::<Vec<_>>(), expected)
+            (list, new.into_iter().map(OwnedPiece::from).collect::<Vec<_>>(), expected, thinking)
         });
         // nobody else waits for the session while the server counts
-        let (mut prompt, pieces, expected) = replayed.await;
+        let (mut prompt, pieces, expected, thinking) = replayed.await;
         let new = tokio::select! {
             biased;
             reason = cancel.stopped() => return Ok(Err(End::stopped(reason))),
@@ -326,7 +330,7 @@ impl Turn {
             (self.limits.completion_tokens, reached(&self.limits, Limit::CompletionTokens)),
         ];
         let (max_tokens, max_why) = bounds.into_iter().min_by_key(|(n, _)| *n).unwrap_or_default();
-        Ok(Ok(Asked { prompt, new: new.len(), expected, max_tokens, max_why }))
+        Ok(Ok(Asked { prompt, new: new.len(), expected, thinking, max_tokens, max_why }))
     }
 
     /// The slot's context, as the server says now.
@@ -337,15 +341,16 @@ impl Turn {
     /// Asks the model, and follows it to the end.
     async fn complete(&self, asked: &Asked, cancel: &Cancel) -> Result<Streamed, AgentError> {
         let framing = &self.baseline.framing;
-        let thinking =
-            framing.reasoning.as_ref().map(|tags| ThinkingCap { tags, tokens: self.limits.thinking_tokens });
+        let tags = framing.reasoning.clone();
+        let tags = tags.map(|tags| ReasoningTags { opened_by_prompt: asked.thinking, ..tags });
+        let thinking = tags.as_ref().map(|tags| ThinkingCap { tags, tokens: self.limits.thinking_tokens });
         let request = CompletionRequest {
             prompt: &asked.prompt,
             max_tokens: asked.max_tokens,
             sampling: &self.baseline.sampling,
             thinking,
         };
-        let parser = ReplyParser::new(framing.tool_family, framing.reasoning.as_ref());
+        let parser = ReplyParser::new(framing.tool_family, tags.as_ref());
         let streamed = stream(
             &self.agent.server,
             &request,
@@ -403,7 +408,11 @@ impl Turn {
         }
         let usage = self.usage(asked, &streamed);
         let took = millis(streamed.took);
-        let ids = self.exact_ids(asked, &streamed, cancel).await?;
+        let mut ids = self.exact_ids(asked, &streamed, cancel).await?;
+        if finish == Finish::Cancelled && ids.last() == self.baseline.framing.user_open.first() {
+            // the model ended its turn just before it was stopped: that token is the template's to write
+            ids.pop();
+        }
         let mut session = self.conversation.session.lock().await;
         let first = session.next_call();
         let calls =
