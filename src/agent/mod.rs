@@ -21,6 +21,7 @@ mod queue;
 mod replay;
 mod room;
 mod send;
+mod slot;
 mod tools;
 mod turn;
 
