@@ -140,6 +140,12 @@ fn child_with_a_file_size_limit() {
             assert!(matches!(error, SessionError::Io(..)) && !error.unknown(), "{error}");
             assert_eq!(std::fs::read(&log).unwrap(), before);
         }
+        // the sync is linked to the write: a short write cancels it
+        let file = Uring.open(&log, Access::Write).await.unwrap();
+        let appended = file.append(limit - 10, vec![b'x'; 100]).await;
+        assert_eq!(appended.written.unwrap(), 10);
+        assert_eq!(appended.synced.unwrap_err().raw_os_error(), Some(nix::libc::ECANCELED));
+        file.truncate(before.len() as u64).await.unwrap();
         // a plain write would end the process if the signal were not ignored
         assert!(std::fs::write(home.join("plain"), vec![0; 10_000]).is_err());
         session.append(assistant(1, "short enough")).await.unwrap();
@@ -242,6 +248,9 @@ fn a_failing_io_uring_enter_does_not_hang() {
         let injected = trace.matches("INJECTED").count();
         assert!(ok && output.contains("all of it was done"), "{errno}: hung or failed\n{output}");
         assert!(injected > 50, "{errno}: {injected} injections");
+        // write and sync go to the kernel together
+        let pairs = trace.lines().filter(|line| line.contains(", 2, 0,") && line.ends_with("= 2")).count();
+        assert!(pairs >= 500, "{errno}: {pairs} submissions of two");
         uring(async {
             let session = Session::open(home.path(), &id("a")).await.unwrap();
             assert_eq!(session.next_turn(), TurnId(301));
