@@ -114,6 +114,8 @@ impl Daemon {
             Request::Metrics {} => Ok(Reply::Metrics { text: self.metrics() }),
             Request::Shutdown {} => {
                 log::info!("client {} ({}, uid {}) asked loopd to end", peer.client, peer.name, peer.uid);
+                // from its answer on, not only from when the daemon has got round to it
+                self.agent.stop_accepting();
                 self.stop.notify_one();
                 Ok(Reply::Done {})
             }

@@ -88,8 +88,8 @@ pub enum Request {
     },
     /// A new session. Answer: [`Reply::Session`].
     Create {
-        /// Its id; generated when absent.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        /// Its id; generated when absent. On the wire `session`: `id` is the request's own.
+        #[serde(rename = "session", default, skip_serializing_if = "Option::is_none")]
         id: Option<SessionId>,
         /// Its name.
         #[serde(default, skip_serializing_if = "Option::is_none")]
