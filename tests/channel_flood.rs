@@ -3,6 +3,7 @@
 
 mod channel_support;
 
+use std::cell::Cell;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -23,7 +24,7 @@ fn attach() -> Request {
 }
 
 /// Reads events up to the turn's end, or to a snapshot that shows it: how many, how many snapshots; none may be missing between them.
-async fn watch(client: &mut Client) -> (u64, u64) {
+async fn watch(client: &mut Client, seen: &Cell<u64>) -> (u64, u64) {
     let (mut events, mut snapshots, mut last) = (0, 0, None);
     loop {
         let event = tokio::time::timeout(LONG, client.next_event()).await.expect("an event").unwrap();
@@ -40,6 +41,7 @@ async fn watch(client: &mut Client) -> (u64, u64) {
             }
         };
         last = Some(event.seq);
+        seen.set(event.seq);
         if ended {
             return (events, snapshots);
         }
@@ -54,7 +56,7 @@ fn helper_watcher() {
         let mut client = Client::connect(Path::new(&path)).await.unwrap();
         client.request(attach()).await.unwrap();
         println!("\nwatching");
-        let (events, snapshots) = watch(&mut client).await;
+        let (events, snapshots) = watch(&mut client, &Cell::new(0)).await;
         println!("\nwatched {events} {snapshots}");
     });
 }
@@ -82,12 +84,12 @@ fn a_stopped_client_holds_up_nobody_and_costs_no_memory() {
         let mut healthy = daemon.client().await;
         healthy.request(attach()).await.unwrap();
         daemon.begin("s");
-        let before = resident();
+        let (before, seen) = (resident(), Cell::new(0));
         let publish = async {
             for n in 1..=EVENTS {
                 daemon.say("s", &"x".repeat(200));
-                if n % 100 == 0 {
-                    // a turn never publishes faster than the runtime turns
+                // the one that reads is not to be too slow by accident
+                while (n + 1) - seen.get() > 500 {
                     tokio::time::sleep(Duration::from_micros(1)).await;
                 }
             }
@@ -96,7 +98,7 @@ fn a_stopped_client_holds_up_nobody_and_costs_no_memory() {
             kill(pid, Signal::SIGCONT).unwrap();
             daemon.end("s");
         };
-        let ((events, snapshots), ()) = tokio::join!(watch(&mut healthy), publish);
+        let ((events, snapshots), ()) = tokio::join!(watch(&mut healthy, &seen), publish);
         assert_eq!((events, snapshots), (EVENTS + 2, 0), "the one that reads misses nothing");
 
         let watched = loop {

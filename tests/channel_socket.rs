@@ -219,7 +219,7 @@ fn a_client_notices_that_the_daemon_is_gone() {
     run(async {
         let daemon = Daemon::start(ChannelLimits::default());
         let mut client = daemon.client().await;
-        let ended = daemon.stop();
+        let (ended, _home) = daemon.stop();
         let next = tokio::time::timeout(Duration::from_secs(5), client.next_event()).await.unwrap();
         assert!(matches!(next, Err(ClientError::Closed)));
         assert!(matches!(client.request(boxmaker::proto::Request::List {}).await, Err(ClientError::Closed)));

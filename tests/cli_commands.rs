@@ -1,5 +1,7 @@
 //! The real `bxctl` against a scripted daemon: what it prints, what it asks, how it exits.
 
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on has failed")]
+
 mod cli_fake;
 
 use std::io::Read as _;
@@ -378,4 +380,99 @@ fn an_output_that_nobody_reads_ends_it_in_silence() {
         let output = child.wait_with_output().unwrap();
         assert_eq!((output.status.code(), stderr(&output)), (Some(0), ""));
     }
+}
+
+#[test]
+fn ctrl_c_cancels_the_turn_that_was_sent() {
+    let fake = Fake::start(|request| match request {
+        Request::Send { session, .. } => {
+            Act::Then(turn_reply(session, 2), events(session, 2, 11, vec![text("part\n")]))
+        }
+        Request::Cancel { session } => {
+            Act::Before(events(session, 2, 12, vec![end(TurnOutcome::Cancelled, None)]), Reply::Done {})
+        }
+        other => usual(other).unwrap(),
+    });
+    let mut child =
+        fake.command().args(["send", "x"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut part = [0; 5];
+    child.stdout.as_mut().unwrap().read_exact(&mut part).unwrap();
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
+    assert!(matches!(fake.asked().last().unwrap(), Request::Cancel { .. }));
+    assert!(stderr(&output).ends_with("cancelled\n"));
+}
+
+#[test]
+fn a_turn_whose_end_nobody_saw_is_not_waited_for() {
+    let fake = Fake::start(|request| match request {
+        Request::Send { session, .. } => {
+            Act::Then(turn_reply(session, 2), events(session, 2, 11, vec![text("part\n")]))
+        }
+        Request::Cancel { .. } => Act::Refuse(ErrorBody::new(ErrorCode::Nothing, "no turn runs")),
+        other => usual(other).unwrap(),
+    });
+    let mut child =
+        fake.command().args(["send", "x"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut part = [0; 5];
+    child.stdout.as_mut().unwrap().read_exact(&mut part).unwrap();
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("a part of the turn was missed"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_closed_standard_error_gives_up_no_turn() {
+    let fake = answering(vec![
+        EventKind::Reasoning { text: "hm".into() },
+        text("whole "),
+        EventKind::Notice { code: "x".into(), message: "y".into() },
+        text("answer"),
+        end(TurnOutcome::Done, None),
+    ]);
+    let mut child =
+        fake.command().args(["send", "x"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stderr.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), stdout(&output)), (Some(0), "whole answer\n"));
+}
+
+#[test]
+fn a_client_that_missed_the_end_says_so() {
+    let mut ended = false;
+    let fake = Fake::start(move |request| match request {
+        Request::Send { session, .. } => {
+            let idle = cli_fake::snapshot(boxmaker::proto::Snapshot::default());
+            // an old snapshot before the turn is no end of it; the second one is
+            let mut list = events(session, 1, 10, vec![idle.clone()]);
+            list.extend(events(session, 2, 11, vec![text("be"), idle]));
+            Act::Then(turn_reply(session, 2), list)
+        }
+        Request::Usage { .. } => {
+            let outcome = std::mem::replace(&mut ended, true).then_some(TurnOutcome::Done);
+            let row = TurnUsage {
+                turn: TurnId(2),
+                cache_n: 0,
+                prompt_n: 0,
+                predicted_n: 0,
+                new_n: 0,
+                lost_n: 0,
+                reasoning_tokens: 0,
+                thinking_capped: false,
+                completions: 0,
+                seconds: 0.0,
+                outcome,
+            };
+            Act::Reply(Reply::Usage { turns: vec![row] })
+        }
+        other => usual(other).unwrap(),
+    });
+    let output = fake.run(&["send", "x"]);
+    assert_eq!(output.status.code(), Some(1), "not whole, so not well");
+    assert_eq!(stdout(&output), "be\n");
+    assert!(stderr(&output).contains("`bxctl show s1` prints all of it"), "{}", stderr(&output));
 }

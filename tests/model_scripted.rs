@@ -64,7 +64,7 @@ fn a_request_says_exactly_what_is_meant() {
         let tags = ReasoningTags {
             open: "<think>".to_owned(),
             close: "</think>".to_owned(),
-            opened_by_prompt: true,
+            opened_by_prompt: false,
             close_ids: TokenIds::default(),
         };
         let sampling =
@@ -83,7 +83,7 @@ fn a_request_says_exactly_what_is_meant() {
                 "return_progress": true, "n_predict": 34, "temperature": 0.5, "top_k": 7, "seed": 9,
                 "reasoning_budget_tokens": 12, "reasoning_budget_start_tag": "<think>",
                 "reasoning_budget_end_tags": ["</think>"],
-                "reasoning_budget_message": boxmaker::model::CAP_MESSAGE, "generation_prompt": "<think>",
+                "reasoning_budget_message": boxmaker::model::CAP_MESSAGE,
             })
         );
         let request =
@@ -132,6 +132,50 @@ fn a_whole_answer_comes_in_chunks() {
                 Chunk::Final(last),
             ]
         );
+    });
+}
+
+#[test]
+fn reasoning_that_the_prompt_opened_is_capped_by_asking_in_two_parts() {
+    run(async || {
+        let server = ScriptedServer::start();
+        let client = client(&server);
+        let tags = ReasoningTags {
+            open: "<think>".to_owned(),
+            close: "</think>".to_owned(),
+            opened_by_prompt: true,
+            close_ids: TokenIds::default(),
+        };
+        let ask = async |max_tokens| {
+            let thinking = Some(ThinkingCap { tokens: 5, tags: &tags });
+            let sampling = Sampling::default();
+            let request = CompletionRequest { prompt: &[1, 9], max_tokens, sampling: &sampling, thinking };
+            let mut completion = client.complete(&request).await.unwrap();
+            let mut last = None;
+            while let Some(chunk) = completion.next().await.unwrap() {
+                last = Some(chunk);
+            }
+            last.unwrap()
+        };
+        server.push(Script::new().progress().text("thinking on and on").eog());
+        let last = ask(50).await;
+        assert!(
+            matches!(last, Chunk::ThinkingLimit(Final { tokens_predicted: 5, tokens_cached: 6, .. })),
+            "{last:?}"
+        );
+        server.push(Script::say("so"));
+        assert!(matches!(ask(50).await, Chunk::Final(Final { stop: Stop::Eos, .. })), "it ended before");
+        server.push(Script::new().progress().text("thinking on and on").eog());
+        assert!(
+            matches!(ask(3).await, Chunk::Final(Final { stop: Stop::Limit, .. })),
+            "a limit before the cap"
+        );
+        let limits: Vec<_> = server.completions().iter().map(|body| body["n_predict"].clone()).collect();
+        assert_eq!(limits, [5, 5, 3]);
+        assert!(server.completions()[0].get("reasoning_budget_tokens").is_none());
+        let text = boxmaker::model::cap_text(&tags);
+        assert_eq!(text_of(&client.cap_ids(&tags).await.unwrap()), text);
+        assert!(text.contains("</think>"));
     });
 }
 

@@ -1,7 +1,8 @@
 //! The end of a turn that the daemon did not live to end.
 
 use crate::proto::{
-    AssistantMessage, Finish, LogRecord, Sequence, Timestamp, ToolOutcome, ToolResult, TurnEnd, TurnOutcome,
+    AssistantMessage, Finish, LogRecord, Sequence, Timestamp, ToolOutcome, ToolResult, TurnEnd, TurnId,
+    TurnOutcome,
 };
 
 /// The records that close an open turn, in order; none when no turn is open. Calls without a result get
@@ -11,27 +12,40 @@ pub fn closing_records(sequence: &Sequence, records: &[LogRecord], now: Timestam
     let Some(turn) = sequence.open_turn() else {
         return Vec::new();
     };
-    let mut closing = Vec::new();
-    for (call, name, started) in sequence.unanswered() {
-        let (outcome, content) = if started {
-            let why = "Interrupted: the daemon stopped while this tool ran, so its outcome is unknown. It was not run again.";
-            (ToolOutcome::Interrupted, why)
-        } else {
-            (ToolOutcome::Error, "Not run: the daemon stopped before this tool was started.")
-        };
-        let content = content.to_owned();
-        let result =
-            ToolResult { time: now, turn, call, name, outcome, content, truncated_bytes: 0, millis: 0 };
-        closing.push(LogRecord::ToolResult(result));
-    }
+    let mut closing = answers(sequence, turn, now, "the daemon stopped while this tool ran");
     let (outcome, detail) = if answered(records) {
         (TurnOutcome::Done, None)
     } else {
-        let why = "interrupted: the daemon stopped in the middle of the turn";
+        let why = "interrupted: the daemon stopped, or the disk refused, in the middle of the turn";
         (TurnOutcome::Failed, Some(why.to_owned()))
     };
     closing.push(LogRecord::TurnEnd(TurnEnd { time: now, turn, outcome, detail, millis: None }));
     closing
+}
+
+/// A result for each call of an open turn that has none. `why` says why nothing is known of one that was
+/// started.
+#[must_use]
+pub fn answers(sequence: &Sequence, turn: TurnId, now: Timestamp, why: &str) -> Vec<LogRecord> {
+    let answer = |(call, name, started)| {
+        let (outcome, content) = if started {
+            let content = format!("Interrupted: {why}, so its outcome is unknown. It was not run again.");
+            (ToolOutcome::Interrupted, content)
+        } else {
+            (ToolOutcome::Error, "Not run: the turn ended before this tool was started.".to_owned())
+        };
+        LogRecord::ToolResult(ToolResult {
+            time: now,
+            turn,
+            call,
+            name,
+            outcome,
+            content,
+            truncated_bytes: 0,
+            millis: 0,
+        })
+    };
+    sequence.unanswered().into_iter().map(answer).collect()
 }
 
 /// Whether the newest turn has its answer, and lacks only its end.

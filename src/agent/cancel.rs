@@ -1,6 +1,8 @@
 //! A request to stop, which many may wait for.
 
 use std::cell::Cell;
+use std::future::Future;
+use std::time::Duration;
 
 use tokio::sync::Notify;
 
@@ -11,6 +13,34 @@ pub enum StopReason {
     Cancelled,
     /// The daemon ends.
     Shutdown,
+}
+
+/// How much longer what is under way may take once somebody has asked to stop.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience {
+    cancelled: Duration,
+    shutdown: Duration,
+}
+
+impl Patience {
+    /// After a cancel, somebody waits and the daemon goes on; at the daemon's end, what is left of
+    /// `shutdown_seconds` is for the disk.
+    #[must_use]
+    pub fn new(shutdown_seconds: u64) -> Self {
+        Self {
+            cancelled: Duration::from_secs(3),
+            shutdown: Duration::from_millis(shutdown_seconds.saturating_mul(250)),
+        }
+    }
+
+    /// For this reason.
+    #[must_use]
+    pub fn after(self, reason: StopReason) -> Duration {
+        match reason {
+            StopReason::Cancelled => self.cancelled,
+            StopReason::Shutdown => self.shutdown,
+        }
+    }
 }
 
 /// Set once, seen by all; the first reason stays.
@@ -32,6 +62,19 @@ impl Cancel {
     /// Whether, and why, somebody asked.
     pub fn reason(&self) -> Option<StopReason> {
         self.reason.get()
+    }
+
+    /// Does `work` to its end, unless somebody has asked to stop and it takes too long then.
+    pub async fn bound<T>(&self, patience: Patience, work: impl Future<Output = T>) -> Option<T> {
+        let late = async {
+            let reason = self.stopped().await;
+            tokio::time::sleep(patience.after(reason)).await;
+        };
+        tokio::select! {
+            biased;
+            done = work => Some(done),
+            () = late => None,
+        }
     }
 
     /// Returns when somebody has asked.

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use crate::model::{Chunk, CompletionRequest, Final, ModelError, Part, Reply, ReplyParser, Server};
 use crate::proto::{EventKind, TokenId};
 
-use super::cancel::{Cancel, StopReason};
+use super::cancel::{Cancel, Patience, StopReason};
 
 /// Why a stream is over.
 #[derive(Debug, Clone)]
@@ -62,7 +62,7 @@ pub async fn stream(
     server: &Server,
     request: &CompletionRequest<'_>,
     mut parser: ReplyParser,
-    cancel: &Cancel,
+    (cancel, patience): (&Cancel, Patience),
     deadline: Instant,
     mut on_cache: impl FnMut(u64),
     mut on_event: impl FnMut(EventKind),
@@ -99,14 +99,16 @@ pub async fn stream(
             Some(Some(Chunk::Delta { text, ids, lost })) => {
                 streamed.delta(&mut parser, text, ids, lost, &mut on_event);
             }
-            Some(Some(Chunk::Final(last))) => break Ended::Final(last),
+            Some(Some(Chunk::Final(last) | Chunk::ThinkingLimit(last))) => break Ended::Final(last),
         }
     };
     // a connection still open here is one to cancel: closing it stops the server
     drop(completion);
     if !matches!(ended, Ended::Final(_)) {
-        // a server that has gone away meanwhile does nothing either
-        let _ = server.wait_idle().await;
+        // A server that has gone away meanwhile does nothing either; one that hangs must not hold up the end.
+        // The next request then waits in the server.
+        let wait = patience.after(StopReason::Cancelled);
+        let _ = cancel.bound(patience, tokio::time::timeout(wait, server.wait_idle())).await;
     }
     let (held_back, reply) = parser.finish();
     show(held_back, &mut on_event);

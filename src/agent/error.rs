@@ -35,6 +35,8 @@ pub enum AgentError {
     },
     /// The server has another model than the session was made for.
     OtherModel(String),
+    /// The server dropped the beginning of the conversation to make room.
+    Shifted,
     /// The daemon is ending.
     ShuttingDown,
     /// The store refused.
@@ -65,6 +67,10 @@ impl fmt::Display for AgentError {
             Self::OtherModel(why) => {
                 write!(f, "{why}; start the model server with the session's model, or begin a new session")
             }
+            Self::Shifted => f.write_str(
+                "the model server dropped the beginning of the conversation to make room for its answer, so the \
+                 answer is not kept; start it with --no-context-shift, then `retry`",
+            ),
             Self::ShuttingDown => {
                 f.write_str("loopd is ending and takes no new turns; try again when it is back")
             }

@@ -4,6 +4,7 @@ use crate::model::{ModelError, Server, Special};
 use crate::proto::TokenId;
 use crate::store::SlotFiles;
 
+use super::cancel::{Cancel, Patience};
 use super::completion::Gap;
 
 /// The sampled ids, and whether they are the ones that the slot's cache holds.
@@ -25,33 +26,50 @@ impl Ids {
     }
 }
 
-/// Fills the gaps of `ids`, which were sampled after `prompt`.
+/// From where ids are read back.
+#[derive(Clone, Copy)]
+pub struct ReadBack<'a> {
+    /// The server that saves its slot.
+    pub server: &'a Server,
+    /// Where it saves it; absent when that is not known.
+    pub files: Option<&'a SlotFiles>,
+    /// The file's name.
+    pub name: &'a str,
+}
+
+/// Fills the gaps of `ids`, which were sampled after `prompt`. Saving a slot may take minutes: when somebody
+/// asks to stop, it is given up in time for the turn's end.
 ///
 /// # Errors
 /// Only when the model server cannot even tokenise the text of a gap.
 pub async fn resolve(
-    server: &Server,
-    files: Option<&SlotFiles>,
-    name: &str,
+    from: ReadBack<'_>,
     prompt: &[TokenId],
     ids: Vec<Option<TokenId>>,
     gaps: &[Gap],
+    (cancel, patience): (&Cancel, Patience),
 ) -> Result<Ids, ModelError> {
+    let ReadBack { server, files, name } = from;
     if let Some(whole) = ids.iter().copied().collect::<Option<Vec<_>>>() {
         return Ok(Ids::Exact(whole));
     }
     let why = match files {
         None => "[model] slot_dir is not set; set it to the server's --slot-save-path".to_owned(),
-        Some(files) => match read_back(server, files, name, prompt, &ids).await {
-            Ok(whole) => return Ok(Ids::Exact(whole)),
-            Err(why) => why,
-        },
+        Some(files) => {
+            let reading = read_back(server, files, name, prompt, &ids);
+            match cancel.bound(patience, reading).await {
+                Some(Ok(whole)) => return Ok(Ids::Exact(whole)),
+                Some(Err(why)) => why,
+                None => "the turn was stopped, and the server took too long to save its slot".to_owned(),
+            }
+        }
     };
     let mut whole = Vec::with_capacity(ids.len());
     let mut at = 0usize;
     for gap in gaps {
         whole.extend(ids.iter().take(gap.at).skip(at).flatten());
-        whole.extend(server.tokenize(&gap.text, Special::Plain).await?);
+        let text = cancel.bound(patience, server.tokenize(&gap.text, Special::Plain)).await;
+        whole.extend(text.unwrap_or_else(|| Err(server.stream_cut()))?);
         at = gap.at.saturating_add(gap.lost).saturating_add(gap.had);
     }
     whole.extend(ids.iter().skip(at).flatten());

@@ -16,6 +16,24 @@ pub enum Piece<'a> {
     Text(&'a str),
 }
 
+/// A [`Piece`] that outlives the records.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OwnedPiece {
+    /// A fragment of the framing.
+    Ids(Vec<TokenId>),
+    /// Somebody's text.
+    Text(String),
+}
+
+impl From<Piece<'_>> for OwnedPiece {
+    fn from(piece: Piece<'_>) -> Self {
+        match piece {
+            Piece::Ids(ids) => Self::Ids(ids.to_vec()),
+            Piece::Text(text) => Self::Text(text.to_owned()),
+        }
+    }
+}
+
 /// The prompt that an epoch's records make.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prompt<'a> {

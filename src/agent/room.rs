@@ -4,37 +4,27 @@ use crate::model::{ModelError, Server, Special};
 use crate::proto::{BaselineContent, LogRecord, TokenId};
 
 use super::error::AgentError;
-use super::replay::{Piece, replay};
+use super::replay::{OwnedPiece, Piece, replay};
 
 fn count(n: usize) -> u64 {
     u64::try_from(n).unwrap_or(u64::MAX)
 }
 
 /// Tokenises what is new.
-pub(super) async fn tokenize(server: &Server, pieces: &[Piece<'_>]) -> Result<Vec<TokenId>, ModelError> {
+pub(super) async fn tokenize(server: &Server, pieces: &[OwnedPiece]) -> Result<Vec<TokenId>, ModelError> {
     let mut ids = Vec::new();
     for piece in pieces {
         match piece {
-            Piece::Ids(fragment) => ids.extend_from_slice(fragment),
+            OwnedPiece::Ids(fragment) => ids.extend_from_slice(fragment),
             // special tokens off: `<|im_end|>` typed by someone is text
-            Piece::Text(text) => ids.extend(server.tokenize(text, Special::Plain).await?),
+            OwnedPiece::Text(text) => ids.extend(server.tokenize(text, Special::Plain).await?),
         }
     }
     Ok(ids)
 }
 
-/// Refuses a message that cannot fit, before anything is saved.
-///
-/// A token stands for at least one byte, so most messages are known to fit without asking the server,
-/// and are taken even while it is away.
-pub(super) async fn check_message(
-    server: &Server,
-    baseline: &BaselineContent,
-    records: &[LogRecord],
-    text: &str,
-    known_n_ctx: u64,
-    reserve: u64,
-) -> Result<(), AgentError> {
+/// How many tokens a next message's prompt has at most, without the message itself.
+pub(super) fn used(baseline: &BaselineContent, records: &[LogRecord]) -> u64 {
     let framing = &baseline.framing;
     let prompt = replay(framing, records);
     let pending = prompt.new.iter().map(|piece| match piece {
@@ -42,8 +32,21 @@ pub(super) async fn check_message(
         Piece::Text(text) => text.len(),
     });
     let frame = [&framing.user_open, &framing.user_close, &framing.stand_in_ids].map(|ids| ids.len());
-    let used = pending.chain(frame).chain([prompt.list.len()]).fold(0, usize::saturating_add);
-    let left_of = |n_ctx: u64| n_ctx.saturating_sub(reserve).saturating_sub(count(used));
+    count(pending.chain(frame).chain([prompt.list.len()]).fold(0, usize::saturating_add))
+}
+
+/// Refuses a message that cannot fit after `used` tokens, before anything is saved.
+///
+/// A token stands for at least one byte, so most messages are known to fit without asking the server,
+/// and are taken even while it is away.
+pub(super) async fn check_message(
+    server: &Server,
+    text: &str,
+    used: u64,
+    known_n_ctx: u64,
+    reserve: u64,
+) -> Result<(), AgentError> {
+    let left_of = |n_ctx: u64| n_ctx.saturating_sub(reserve).saturating_sub(used);
     let left = left_of(known_n_ctx);
     // one more than its bytes: some tokenisers put a space before a text
     if count(text.len()).saturating_add(1) <= left {

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use crate::proto::{EventKind, LogRecord, Timestamp, TurnId, UserMessage};
 
 use super::broken::closing_records;
+use super::cancel::{Cancel, StopReason};
 use super::conversation::Reservation;
 use super::{Agent, AgentError, Conversation, room, turn};
 
@@ -25,11 +26,8 @@ impl Agent {
             return Err(AgentError::EmptyMessage);
         }
         let reservation = conversation.reserve()?;
+        self.check_room(conversation, &reservation.running.cancel, &text).await?;
         let mut session = conversation.session.lock().await;
-        let reserve = self.limits().context_reserve_tokens;
-        let baseline = session.baseline().content();
-        let n_ctx = self.n_ctx.get().unwrap_or(baseline.model.n_ctx);
-        room::check_message(&self.server, baseline, session.records(), &text, n_ctx, reserve).await?;
         let now = Timestamp::now();
         let mut records = closing_records(session.sequence(), session.records(), now);
         let turn = session.next_turn();
@@ -67,6 +65,34 @@ impl Agent {
         reservation.running.turn.set(turn);
         self.begin(reservation, turn, text.unwrap_or_default(), true);
         Ok(turn)
+    }
+
+    /// Refuses a message that cannot fit. Only reads the session, so that nobody waits for it while the model
+    /// server counts.
+    async fn check_room(
+        &self,
+        conversation: &Conversation,
+        cancel: &Cancel,
+        text: &str,
+    ) -> Result<(), AgentError> {
+        let (used, n_ctx) = conversation
+            .read(|session| {
+                let baseline = session.baseline().content();
+                (room::used(baseline, session.records()), baseline.model.n_ctx)
+            })
+            .await;
+        let (n_ctx, reserve) = (self.n_ctx.get().unwrap_or(n_ctx), self.limits().context_reserve_tokens);
+        tokio::select! {
+            biased;
+            reason = cancel.stopped() => Err(match reason {
+                StopReason::Shutdown => AgentError::ShuttingDown,
+                StopReason::Cancelled => {
+                    let why = "the message was cancelled before it was saved";
+                    AgentError::Nothing(conversation.id().clone(), why)
+                }
+            }),
+            checked = room::check_message(&self.server, text, used, n_ctx, reserve) => checked,
+        }
     }
 
     fn accepting(&self) -> Result<(), AgentError> {

@@ -2,8 +2,10 @@
 
 use std::pin::pin;
 
+use tokio::time::Instant;
+
 use crate::config::Limit;
-use crate::proto::{EventKind, LogRecord, Timestamp, ToolCall, ToolResult, ToolStart};
+use crate::proto::{EventKind, LogRecord, Timestamp, ToolCall, ToolOutcome, ToolResult, ToolStart};
 use crate::tool::{self, CallContext, Policy, Prepared, SpillTarget, ToolReply};
 
 use super::AgentError;
@@ -27,13 +29,20 @@ impl Turn {
             };
             self.result(&call, reply).await?;
         }
-        Ok(end.or_else(|| cancel.reason().map(End::stopped)))
+        Ok(end.or_else(|| self.out_of_time(cancel)))
+    }
+
+    /// Whether somebody has asked to stop, or the turn's time is up.
+    fn out_of_time(&self, cancel: &Cancel) -> Option<End> {
+        let late = || End::limit(reached(&self.limits, Limit::TurnSeconds));
+        let stopped = cancel.reason().map(End::stopped);
+        stopped.or_else(|| (Instant::now() >= self.deadline).then(late))
     }
 
     /// The limits that a call can meet.
     fn may_call(&mut self, call: &ToolCall, cancel: &Cancel) -> Option<End> {
-        if let Some(reason) = cancel.reason() {
-            return Some(End::stopped(reason));
+        if let Some(end) = self.out_of_time(cancel) {
+            return Some(end);
         }
         self.calls = self.calls.saturating_add(1);
         if self.calls > self.limits.turn_tool_calls {
@@ -48,7 +57,13 @@ impl Turn {
 
     async fn call(&self, call: &ToolCall, cancel: &Cancel) -> Result<ToolReply, AgentError> {
         let run = match self.agent.tools.prepare(&call.name, &call.arguments) {
-            Prepared::Answer(reply) => return Ok(reply),
+            // `find_tool` has its answer at once; that it ran is recorded all the same
+            Prepared::Answer(reply) => {
+                if reply.outcome == ToolOutcome::Ok {
+                    self.append(vec![self.start_record(call)]).await?;
+                }
+                return Ok(reply);
+            }
             Prepared::Run(run) => run,
         };
         match run.policy() {
@@ -61,13 +76,11 @@ impl Turn {
             }
             Policy::Deny => return Ok(ToolReply::denied(run.tool(), "the configuration")),
         }
-        let ToolCall { call, name, .. } = call.clone();
-        let start = ToolStart { time: Timestamp::now(), turn: self.turn, call, name };
-        self.append(vec![LogRecord::ToolStart(start)]).await?;
+        self.append(vec![self.start_record(call)]).await?;
         let stop = tool::Cancel::new();
         let dir = self.conversation.read(|session| session.dir().join("tool-output")).await;
         let spill =
-            SpillTarget { dir, stem: format!("call-{call}"), max_bytes: self.limits.tool_spill_bytes };
+            SpillTarget { dir, stem: format!("call-{}", call.call), max_bytes: self.limits.tool_spill_bytes };
         let context = CallContext {
             seconds: self.limits.tool_seconds,
             output_bytes: self.limits.tool_output_bytes,
@@ -78,9 +91,15 @@ impl Turn {
         tokio::select! {
             biased;
             _ = cancel.stopped() => stop.cancel(),
+            () = tokio::time::sleep_until(self.deadline) => stop.cancel(),
             reply = &mut reply => return Ok(reply),
         }
         Ok(reply.await)
+    }
+
+    fn start_record(&self, call: &ToolCall) -> LogRecord {
+        let ToolCall { call, name, .. } = call.clone();
+        LogRecord::ToolStart(ToolStart { time: Timestamp::now(), turn: self.turn, call, name })
     }
 
     async fn result(&self, call: &ToolCall, reply: ToolReply) -> Result<(), AgentError> {

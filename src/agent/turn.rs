@@ -12,12 +12,13 @@ use crate::proto::{
     TokenId, ToolCall, TurnEnd, TurnId, TurnOutcome, Usage, UsageRecord, cached_after,
 };
 
-use super::cancel::{Cancel, StopReason};
+use super::broken::answers;
+use super::cancel::{Cancel, Patience, StopReason};
 use super::completion::{Ended, Streamed, stream};
 use super::conversation::Reservation;
-use super::ids::{Ids, resolve};
+use super::ids::{Ids, ReadBack, resolve};
 use super::opening::other_model;
-use super::replay::replay;
+use super::replay::{OwnedPiece, Prompt, replay};
 use super::room::tokenize;
 use super::{Agent, AgentError, Conversation, Counters};
 
@@ -166,7 +167,15 @@ impl Turn {
 
     /// Ends the turn durably.
     pub(super) async fn finish(&self, end: End) -> Result<(), AgentError> {
-        self.append(vec![self.end_record(&end)]).await?;
+        let mut session = self.conversation.session.lock().await;
+        // a retry that came to nothing leaves the turn with the end that it has
+        if session.sequence().open_turn().is_some() {
+            let why = "what came of this tool could not be saved";
+            let mut records = answers(session.sequence(), self.turn, Timestamp::now(), why);
+            records.push(self.end_record(&end));
+            session.append_all(records).await?;
+        }
+        drop(session);
         self.ended(end, Certainty::Durable);
         Ok(())
     }
@@ -177,10 +186,7 @@ impl Turn {
         let end = End { outcome: TurnOutcome::Failed, detail: Some(detail.clone()) };
         match &error {
             AgentError::Store(e) => self.publish(EventKind::Error { code: e.code(), message: detail }),
-            AgentError::Model(_) => {
-                self.publish(EventKind::Error { code: ErrorCode::Model, message: detail })
-            }
-            _ => {}
+            _ => self.publish(EventKind::Error { code: ErrorCode::Model, message: detail }),
         }
         if self.finish(end.clone()).await.is_err() {
             self.ended(end, Certainty::Unknown);
@@ -200,20 +206,50 @@ impl Turn {
             .checked_add(Duration::from_secs(self.limits.turn_seconds))
             .unwrap_or(self.deadline);
         loop {
-            if let Some(end) = self.ready(cancel).await? {
-                return self.finish(end).await;
-            }
-            let asked = match self.ask().await? {
-                Ok(asked) => asked,
-                Err(end) => return self.finish(end).await,
+            let (asked, streamed) = match self.request(cancel).await {
+                Ok(Ok(answered)) => answered,
+                Ok(Err(end)) => return self.finish(end).await,
+                // the server went away, or loads again, before it said anything
+                Err(AgentError::Model(e)) if e.is_wait() => {
+                    self.publish(EventKind::Waiting { why: e.to_string() });
+                    if let Err(end) = self.pause(cancel).await {
+                        return self.finish(end).await;
+                    }
+                    continue;
+                }
+                Err(e) => return Err(e),
             };
-            let streamed = self.complete(&asked, cancel).await?;
-            let Some(calls) = self.record(&asked, streamed).await? else {
+            let Some(calls) = self.record(&asked, streamed, cancel).await? else {
                 return Ok(());
             };
             if let Some(end) = self.run_tools(calls, cancel).await? {
                 return self.finish(end).await;
             }
+        }
+    }
+
+    /// Asks the model, when it can be asked, and follows its answer to the end.
+    async fn request(&mut self, cancel: &Cancel) -> Result<Result<(Asked, Streamed), End>, AgentError> {
+        if let Some(end) = self.ready(cancel).await? {
+            return Ok(Err(end));
+        }
+        let asked = match self.ask(cancel).await? {
+            Ok(asked) => asked,
+            Err(end) => return Ok(Err(end)),
+        };
+        let streamed = self.complete(&asked, cancel).await?;
+        self.requests = self.requests.saturating_add(1);
+        Ok(Ok((asked, streamed)))
+    }
+
+    /// Lets a server that is not there a moment's time, which is not the turn's own.
+    async fn pause(&mut self, cancel: &Cancel) -> Result<(), End> {
+        const PAUSE: Duration = Duration::from_millis(500);
+        self.deadline = self.deadline.checked_add(PAUSE).unwrap_or(self.deadline);
+        tokio::select! {
+            biased;
+            reason = cancel.stopped() => Err(End::stopped(reason)),
+            () = tokio::time::sleep(PAUSE) => Ok(()),
         }
     }
 
@@ -236,7 +272,6 @@ impl Turn {
         };
         // nor is waiting for the server
         self.deadline = self.deadline.checked_add(waited.elapsed()).unwrap_or(self.deadline);
-        self.requests = self.requests.saturating_add(1);
         if let Some(served) = &served {
             self.agent.n_ctx.set(Some(served.n_ctx));
         }
@@ -247,19 +282,25 @@ impl Turn {
     }
 
     /// Makes the prompt, and refuses one that cannot fit.
-    async fn ask(&self) -> Result<Result<Asked, End>, AgentError> {
+    async fn ask(&self, cancel: &Cancel) -> Result<Result<Asked, End>, AgentError> {
         let framing = &self.baseline.framing;
-        let session = self.conversation.session.lock().await;
-        let records = session.records();
-        let spoke = records.iter().rev().find_map(|record| match record {
-            LogRecord::AssistantMessage(message) => Some(message.finish),
-            _ => None,
+        let replayed = self.conversation.read(|session| {
+            let records = session.records();
+            let spoke = records.iter().rev().find_map(|record| match record {
+                LogRecord::AssistantMessage(message) => Some(message.finish),
+                _ => None,
+            });
+            let Prompt { list, new } = replay(framing, records);
+            let expected = spoke.map_or(0, |finish| cached_after(count(list.len()), finish));
+            (list, new.into_iter().map(OwnedPiece::from).collect::<Vec<_>>(), expected)
         });
-        let replayed = replay(framing, records);
-        let expected = spoke.map_or(0, |finish| cached_after(count(replayed.list.len()), finish));
-        let new = tokenize(&self.agent.server, &replayed.new).await?;
-        let mut prompt = replayed.list;
-        drop(session);
+        // nobody else waits for the session while the server counts
+        let (mut prompt, pieces, expected) = replayed.await;
+        let new = tokio::select! {
+            biased;
+            reason = cancel.stopped() => return Ok(Err(End::stopped(reason))),
+            new = tokenize(&self.agent.server, &pieces) => new?,
+        };
         prompt.extend_from_slice(&new);
         let n_ctx = self.n_ctx();
         let room = n_ctx.saturating_sub(count(prompt.len())).saturating_sub(1);
@@ -309,12 +350,16 @@ impl Turn {
             &self.agent.server,
             &request,
             parser,
-            cancel,
+            (cancel, self.patience()),
             self.deadline,
             |cached| self.check_cache(asked, cached),
             |event| self.publish(event),
         );
         Ok(streamed.await?)
+    }
+
+    fn patience(&self) -> Patience {
+        Patience::new(self.limits.shutdown_seconds)
     }
 
     /// Compares what the first event says is cached with what must be, before anything is evaluated.
@@ -345,7 +390,11 @@ impl Turn {
         &mut self,
         asked: &Asked,
         streamed: Streamed,
+        cancel: &Cancel,
     ) -> Result<Option<Vec<Pending>>, AgentError> {
+        if matches!(&streamed.ended, Ended::Final(last) if last.truncated && last.stop != Stop::Limit) {
+            return Err(AgentError::Shifted);
+        }
         let (finish, end) = self.judge(asked, &streamed);
         if streamed.ids.is_empty() && finish == Finish::Cancelled {
             // nothing was said, so there is nothing to keep but the end
@@ -354,11 +403,12 @@ impl Turn {
         }
         let usage = self.usage(asked, &streamed);
         let took = millis(streamed.took);
-        let ids = self.exact_ids(asked, &streamed).await?;
+        let ids = self.exact_ids(asked, &streamed, cancel).await?;
         let mut session = self.conversation.session.lock().await;
         let first = session.next_call();
         let calls =
             if finish == Finish::ToolCalls { number(first, streamed.reply.calls) } else { Vec::new() };
+        let silent = finish == Finish::Stop && streamed.reply.text.is_empty();
         let now = Timestamp::now();
         let message = AssistantMessage {
             time: now,
@@ -390,6 +440,10 @@ impl Turn {
         for pending in &calls {
             let ToolCall { call, name, arguments } = pending.call.clone();
             self.publish(EventKind::ToolCall { call, name, arguments });
+        }
+        if silent {
+            let message = "the model ended its turn without a word".to_owned();
+            self.publish(EventKind::Notice { code: "no_answer".to_owned(), message });
         }
         match end {
             Some(end) => {
@@ -428,13 +482,18 @@ impl Turn {
         Usage { cache_n, prompt_n, predicted_n, reasoning_tokens, thinking_capped }
     }
 
-    async fn exact_ids(&self, asked: &Asked, streamed: &Streamed) -> Result<Vec<TokenId>, AgentError> {
+    async fn exact_ids(
+        &self,
+        asked: &Asked,
+        streamed: &Streamed,
+        cancel: &Cancel,
+    ) -> Result<Vec<TokenId>, AgentError> {
         let session = self.conversation.id();
         let name = format!("ids-{session}.bin");
         let files = self.agent.slot_files.as_ref();
-        let ids =
-            resolve(&self.agent.server, files, &name, &asked.prompt, streamed.ids.clone(), &streamed.gaps)
-                .await?;
+        let slot = ReadBack { server: &self.agent.server, files, name: &name };
+        let stop = (cancel, self.patience());
+        let ids = resolve(slot, &asked.prompt, streamed.ids.clone(), &streamed.gaps, stop).await?;
         if let Ids::Replaced(_, why) = &ids {
             let message = format!(
                 "the ids of some characters could not be read back ({why}); \

@@ -111,6 +111,9 @@ impl<S: Service> Connection<S> {
             _ = &mut writing => return End::Gone,
             _ = stopping.wait_for(|now| *now) => End::Stopping,
         };
+        if end == End::Gone {
+            return end;
+        }
         let too_late = async {
             // an error would mean that the server is gone
             let _ = stopping.wait_for(|now| *now).await;

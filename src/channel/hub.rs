@@ -69,7 +69,8 @@ impl Hub {
             stream.snapshot.apply(&kind);
             shorten(&mut stream.snapshot.text, self.limits.snapshot_bytes);
             shorten(&mut stream.snapshot.reasoning, self.limits.snapshot_bytes);
-            stream.turn = turn;
+            // a notice may belong to no turn; the snapshot is still that of the newest one
+            stream.turn = turn.or(stream.turn);
             stream.seq = stream.seq.saturating_add(1);
             let event = Event { session: session.clone(), turn, seq: stream.seq, kind };
             let Some(line) = line_of(event) else {

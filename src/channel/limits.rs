@@ -40,7 +40,7 @@ impl Default for ChannelLimits {
             message_bytes: 1 << 20,
             in_flight: 8,
             attached: 64,
-            queued_events: 512,
+            queued_events: 1024,
             queued_bytes: 512 << 10,
             recent_events: 1024,
             recent_bytes: 256 << 10,

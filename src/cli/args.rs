@@ -44,7 +44,9 @@ pub enum Command {
     /// Print what each turn cost, in tokens and seconds
     Usage(Usage),
     /// Watch a session's running turn, and those that follow
-    Attach(Which),
+    ///
+    /// Ctrl-C ends the watching and cancels nothing.
+    Attach(Attach),
     /// Stop the running or waiting turn of a session
     Cancel(Which),
     /// Ask again where the newest turn has no answer, without a new message
@@ -110,6 +112,16 @@ pub struct Json {
 pub struct Which {
     /// Which session
     pub session: Option<String>,
+}
+
+/// Options of `attach`.
+#[derive(Debug, Args)]
+pub struct Attach {
+    /// Which session
+    pub session: Option<String>,
+    /// Print the events, one JSON object a line
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Options of `show`.

@@ -4,9 +4,10 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::error::{CliError, status};
+use super::keys::Keys;
 use super::link::{Arrival, Link, unexpected};
 use super::pen::Pen;
 use super::text;
@@ -17,6 +18,9 @@ use crate::proto::{
 
 /// Within this time a second Ctrl-C quits.
 pub const QUIT_WITHIN: Duration = Duration::from_secs(2);
+
+/// How long the events of a turn that has ended may be under way.
+const END_TIME: Duration = Duration::from_secs(1);
 
 /// Ctrl-C, once and twice.
 pub struct Interrupts {
@@ -70,6 +74,8 @@ pub enum Ending {
     Interrupted,
     /// The user wants to quit.
     Quit,
+    /// The user goes away, and the turn goes on.
+    Detached,
 }
 
 impl Ending {
@@ -77,7 +83,7 @@ impl Ending {
     #[must_use]
     pub fn status(self) -> u8 {
         match self {
-            Self::Ended(TurnOutcome::Done, Certainty::Durable) => status::OK,
+            Self::Ended(TurnOutcome::Done, Certainty::Durable) | Self::Detached => status::OK,
             Self::Ended(TurnOutcome::Cancelled, _) | Self::Quit => status::CANCELLED,
             Self::Ended(..) | Self::Missed | Self::Interrupted => status::FAILED,
         }
@@ -106,7 +112,11 @@ impl Output {
         }
     }
 
-    fn event(&mut self, pen: &mut Pen, event: &Event) -> Result<(), CliError> {
+    /// Shows an event.
+    ///
+    /// # Errors
+    /// When the output cannot be written.
+    pub fn event(&mut self, pen: &mut Pen, event: &Event) -> Result<(), CliError> {
         match self {
             Self::View(view) => Ok(view.event(pen, event)?),
             Self::Json => json_line(event),
@@ -126,7 +136,7 @@ pub fn json_line(value: &impl serde::Serialize) -> Result<(), CliError> {
     Ok(out.flush()?)
 }
 
-/// Follows a turn that this client began, in the session that `link` watches.
+/// Follows a turn of the session that `link` watches to its end: a certain one, or the one that runs.
 ///
 /// # Errors
 /// The daemon does not come back, or the output cannot be written.
@@ -135,42 +145,62 @@ pub async fn follow(
     pen: &mut Pen,
     output: &mut Output,
     interrupts: &mut Interrupts,
-    (session, turn): (&SessionId, TurnId),
+    mut keys: Option<&mut Keys>,
+    (session, mut turn): (&SessionId, Option<TurnId>),
 ) -> Result<Ending, CliError> {
-    output.own_turn(turn);
+    let mut nothing_runs = false;
     loop {
         let arrival = tokio::select! {
             arrival = link.next(pen) => arrival?,
             press = interrupts.next() => {
-                if press == Press::Quit || cancel(link, pen, interrupts, session).await? == Press::Quit {
+                if press == Press::Quit {
                     return Ok(Ending::Quit);
+                }
+                match cancel(link, pen, interrupts, session).await? {
+                    Cancel::Quit => return Ok(Ending::Quit),
+                    Cancel::Nothing => nothing_runs = true,
+                    Cancel::Asked => {}
                 }
                 continue;
             }
+            () = detach(keys.as_deref_mut()) => return Ok(Ending::Detached),
+            // its end is under way; if it does not come, it came before anybody looked
+            () = sleep(END_TIME), if nothing_runs => return told_missed(pen, session),
         };
-        match arrival {
-            Arrival::Event(event) if event.turn == Some(turn) && !is_idle(&event.kind) => {
-                output.event(pen, &event)?;
-                if let EventKind::TurnEnd { outcome, certainty, .. } = event.kind {
-                    return Ok(Ending::Ended(outcome, certainty));
-                }
-            }
-            // an idle session, or another turn that runs: ours may have ended unseen
-            Arrival::Event(Event { turn: other, kind: EventKind::Snapshot { snapshot }, .. })
-                if (snapshot.phase == Phase::Idle || other.is_some())
-                    && has_ended(link, session, turn).await? =>
-            {
-                pen.end_answer()?;
-                pen.warn(&format!("a part of the turn was missed; `bxctl show {session}` prints all of it"))?;
-                return Ok(Ending::Missed);
-            }
-            Arrival::Event(_) | Arrival::Back { restarted: false, .. } => {}
+        let event = match arrival {
+            Arrival::Event(event) => event,
+            Arrival::Back { restarted: false, .. } => continue,
             Arrival::Back { restarted: true, .. } => {
                 pen.end_answer()?;
                 pen.warn(INTERRUPTED)?;
                 return Ok(Ending::Interrupted);
             }
+        };
+        let idle = is_idle(&event.kind);
+        if turn.is_none() && !idle {
+            turn = event.turn;
         }
+        if event.turn == turn && turn.is_some() && !idle {
+            output.event(pen, &event)?;
+            if let EventKind::TurnEnd { outcome, certainty, .. } = event.kind {
+                return Ok(Ending::Ended(outcome, certainty));
+            }
+        } else if matches!(event.kind, EventKind::Snapshot { .. }) {
+            // an idle session, or another turn that runs: ours may have ended unseen
+            if has_ended(link, session, turn).await? {
+                return told_missed(pen, session);
+            }
+        } else if event.turn.is_none() && matches!(output, Output::View(_)) {
+            // about the session, not about a turn
+            output.event(pen, &event)?;
+        }
+    }
+}
+
+async fn detach(keys: Option<&mut Keys>) {
+    match keys {
+        Some(keys) => keys.detach().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -182,16 +212,29 @@ fn is_idle(kind: &EventKind) -> bool {
 pub const INTERRUPTED: &str =
     "the daemon was started again in the middle of the turn; the message is saved, and retry asks again";
 
-/// Asks for the turn's end; gives [`Press::Quit`] if the user does not wait for it.
-///
-/// # Errors
-/// What the daemon answers, or that the output cannot be written.
-pub async fn cancel(
+fn told_missed(pen: &mut Pen, session: &SessionId) -> Result<Ending, CliError> {
+    pen.end_answer()?;
+    pen.warn(&format!("a part of the turn was missed; `bxctl show {session}` prints all of it"))?;
+    Ok(Ending::Missed)
+}
+
+/// What came of a wish to cancel.
+enum Cancel {
+    /// The turn has ended, or its daemon went away: its events tell.
+    Asked,
+    /// There was no turn.
+    Nothing,
+    /// The user does not wait for it.
+    Quit,
+}
+
+/// Asks for the turn's end.
+async fn cancel(
     link: &mut Link,
     pen: &mut Pen,
     interrupts: &mut Interrupts,
     session: &SessionId,
-) -> Result<Press, CliError> {
+) -> Result<Cancel, CliError> {
     pen.progress("cancelling … (Ctrl-C again quits)")?;
     let request = link.ask(Request::Cancel { session: session.clone() });
     tokio::pin!(request);
@@ -199,20 +242,20 @@ pub async fn cancel(
         tokio::select! {
             answer = &mut request => return match answer {
                 // a daemon that went away is dealt with by whoever waits for its events
-                Ok(_) | Err(CliError::NoDaemon(_)) => Ok(Press::Cancel),
-                // it ended by itself just now
-                Err(CliError::Refused(body)) if body.code == ErrorCode::Nothing => Ok(Press::Cancel),
+                Ok(_) | Err(CliError::NoDaemon(_)) => Ok(Cancel::Asked),
+                Err(CliError::Refused(body)) if body.code == ErrorCode::Nothing => Ok(Cancel::Nothing),
                 Err(e) => Err(e),
             },
             press = interrupts.next() => if press == Press::Quit {
-                return Ok(press);
+                return Ok(Cancel::Quit);
             },
         }
     }
 }
 
-/// Whether the turn has an end in the log.
-async fn has_ended(link: &mut Link, session: &SessionId, turn: TurnId) -> Result<bool, CliError> {
+/// Whether the turn has an end in the log; of no turn in particular: it has.
+async fn has_ended(link: &mut Link, session: &SessionId, turn: Option<TurnId>) -> Result<bool, CliError> {
+    let Some(turn) = turn else { return Ok(true) };
     match link.ask(Request::Usage { session: session.clone() }).await {
         Ok(Reply::Usage { turns }) => Ok(turns.iter().any(|row| row.turn == turn && row.outcome.is_some())),
         Ok(reply) => Err(unexpected(&reply)),

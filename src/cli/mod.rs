@@ -8,15 +8,20 @@
 //!   ([`error::status`]) tells the outcome; an output that nobody reads any more ends it in silence.
 
 pub mod args;
+mod care;
+mod chat;
 pub mod error;
 mod follow;
+mod keys;
 mod link;
 mod lists;
 mod pen;
 mod plot;
 mod send;
+mod show;
 mod table;
 pub mod text;
+mod transcript;
 mod view;
 
 use std::ffi::OsString;
@@ -113,13 +118,19 @@ fn start(cli: Cli) -> Result<u8, CliError> {
 
 async fn dispatch(link: &mut Link, command: Command) -> Result<u8, CliError> {
     match command {
+        Command::Chat(options) => return chat::chat(link, options).await,
         Command::Send(options) => return send::send(link, options).await,
         Command::Retry(options) => return send::retry(link, options).await,
         Command::Sessions(options) => lists::sessions(link, options.json).await?,
         Command::Usage(options) => lists::usage(link, options.session.as_deref(), options.json).await?,
         Command::Status(options) => lists::status(link, options.json).await?,
         Command::Completions { .. } => {}
-        _ => return Err(CliError::Failed("not built yet".to_owned())),
+        Command::Show(options) => show::show(link, options).await?,
+        Command::Export(options) => show::export(link, options).await?,
+        Command::Attach(options) => care::attach(link, options).await?,
+        Command::Cancel(options) => care::cancel(link, options.session.as_deref()).await?,
+        Command::Rename(options) => care::rename(link, options).await?,
+        Command::Delete(options) => care::delete(link, options).await?,
     }
     Ok(status::OK)
 }

@@ -9,7 +9,7 @@ use std::io::{self, IsTerminal, Write};
 use super::text::{self, Sanitiser};
 
 /// Columns to assume where nothing tells them.
-const DEFAULT_COLUMNS: usize = 80;
+pub const DEFAULT_COLUMNS: usize = 80;
 
 /// What a place to write to can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,10 +116,19 @@ impl Pen {
         self.progress_allowed = allowed;
     }
 
-    fn notes(&mut self) -> &mut dyn Write {
-        match &mut self.err {
-            Some(err) => err,
-            None => &mut self.out,
+    /// Writes to where notes go. If nobody reads the standard error any more, notes go nowhere: a turn
+    /// is not given up for that.
+    fn write_notes(&mut self, text: &str) -> io::Result<()> {
+        let Some(err) = &mut self.err else {
+            self.out.write_all(text.as_bytes())?;
+            return self.out.flush();
+        };
+        match err.write_all(text.as_bytes()).and_then(|()| err.flush()) {
+            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => {
+                *err = Box::new(io::sink());
+                Ok(())
+            }
+            result => result,
         }
     }
 
@@ -165,9 +174,7 @@ impl Pen {
         }
         let safe = self.clean_reasoning.push(piece);
         let styled = paint(&safe, DIM, self.err_can.colour);
-        let notes = self.notes();
-        notes.write_all(styled.as_bytes())?;
-        notes.flush()?;
+        self.write_notes(&styled)?;
         if let Some(last) = safe.chars().next_back() {
             self.open = (last != '\n').then_some(Kind::Reasoning);
         }
@@ -201,10 +208,7 @@ impl Pen {
     fn write_note(&mut self, note: &str, style: &str) -> io::Result<()> {
         self.end_line()?;
         let styled = paint(&text::block(note), style, self.err_can.colour);
-        let notes = self.notes();
-        notes.write_all(styled.as_bytes())?;
-        notes.write_all(b"\n")?;
-        notes.flush()
+        self.write_notes(&format!("{styled}\n"))
     }
 
     /// A line that the next thing written takes the place of. On a terminal only.
@@ -222,16 +226,12 @@ impl Pen {
         let cut = text::cut(&text::line(note), self.width().saturating_sub(1));
         let styled = paint(&cut, DIM, self.err_can.colour);
         self.progress = true;
-        let notes = self.notes();
-        write!(notes, "\r\x1b[K{styled}")?;
-        notes.flush()
+        self.write_notes(&format!("\r\x1b[K{styled}"))
     }
 
     fn clear_progress(&mut self) -> io::Result<()> {
         if std::mem::take(&mut self.progress) {
-            let notes = self.notes();
-            notes.write_all(b"\r\x1b[K")?;
-            notes.flush()?;
+            self.write_notes("\r\x1b[K")?;
         }
         Ok(())
     }
@@ -249,9 +249,7 @@ impl Pen {
             }
             Some(Kind::Reasoning) => {
                 let rest = self.clean_reasoning.finish();
-                let notes = self.notes();
-                writeln!(notes, "{rest}")?;
-                notes.flush()
+                self.write_notes(&format!("{rest}\n"))
             }
             _ => Ok(()),
         }

@@ -3,11 +3,11 @@
 use std::io::{IsTerminal as _, Read as _};
 
 use super::args::{Retry, Send};
+use super::care::called;
 use super::error::CliError;
 use super::follow::{Interrupts, Output, follow};
 use super::link::{Link, unexpected};
 use super::pen::Pen;
-use super::text;
 use crate::proto::{Reply, Request, SessionInfo};
 
 /// The longest message read from the standard input, in bytes; the daemon's own limit is lower.
@@ -49,17 +49,18 @@ async fn target(link: &mut Link, options: &Send) -> Result<SessionInfo, CliError
 
 async fn one_turn(link: &mut Link, info: &SessionInfo, request: Request, json: bool) -> Result<u8, CliError> {
     let mut pen = Pen::split();
-    let mut interrupts = Interrupts::new()?;
     // first attach, then ask: so no event of the turn is missed
     link.watch(&info.id).await?;
     let turn = match link.ask(request).await? {
         Reply::Turn { turn, .. } => turn,
         reply => return Err(unexpected(&reply)),
     };
-    let name = info.name.as_ref().map(|name| format!(" \"{}\"", text::line(name))).unwrap_or_default();
-    pen.note(&format!("session {}{name}, turn {turn}", info.id))?;
+    pen.note(&format!("session {}, turn {turn}", called(info)))?;
+    // from here on Ctrl-C cancels the turn
+    let mut interrupts = Interrupts::new()?;
     let mut output = Output::new(json);
-    let ending = follow(link, &mut pen, &mut output, &mut interrupts, (&info.id, turn)).await?;
+    output.own_turn(turn);
+    let ending = follow(link, &mut pen, &mut output, &mut interrupts, None, (&info.id, Some(turn))).await?;
     pen.end_line()?;
     Ok(ending.status())
 }

@@ -38,11 +38,6 @@ impl View {
         self.own = Some(turn);
     }
 
-    /// Forgets what was shown, for another session.
-    pub fn reset(&mut self) {
-        *self = Self::default();
-    }
-
     /// Shows an event.
     ///
     /// # Errors

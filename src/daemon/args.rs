@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::Overrides;
-use crate::proto::SessionId;
 
 /// The boxmaker daemon: keeps conversations in an append-only log and drives a local llama-server.
 #[derive(Debug, Parser)]
@@ -35,8 +34,8 @@ pub enum Command {
         /// Where the configuration comes from.
         #[command(flatten)]
         common: Common,
-        /// The session; without it, or with --all, every session
-        id: Option<SessionId>,
+        /// The session, by id, beginning of an id, or name; without it, or with --all, every session
+        id: Option<String>,
         /// Every session
         #[arg(long, conflicts_with = "id")]
         all: bool,
@@ -46,8 +45,8 @@ pub enum Command {
         /// Where the configuration comes from.
         #[command(flatten)]
         common: Common,
-        /// The session
-        id: SessionId,
+        /// The session, by id, beginning of an id, or name
+        id: String,
         /// Do it: the cut bytes are kept beside the log
         #[arg(long)]
         yes: bool,
@@ -57,11 +56,11 @@ pub enum Command {
         /// Where the configuration comes from.
         #[command(flatten)]
         common: Common,
-        /// The damaged session
-        id: SessionId,
+        /// The damaged session, by id, beginning of an id, or name
+        id: String,
         /// The new session's id; generated when absent
         #[arg(long = "as", value_name = "NEW_ID")]
-        new_id: Option<SessionId>,
+        new_id: Option<String>,
     },
     /// Print completions for a shell
     Completions {

@@ -25,7 +25,10 @@ pub(super) fn of_agent(error: &AgentError) -> ErrorBody {
         AgentError::Busy(..) => ErrorCode::Busy,
         AgentError::Nothing(..) => ErrorCode::Nothing,
         AgentError::DoesNotFit { .. } => ErrorCode::Limit,
-        AgentError::CannotCount { .. } | AgentError::OtherModel(_) | AgentError::Model(_) => ErrorCode::Model,
+        AgentError::CannotCount { .. }
+        | AgentError::OtherModel(_)
+        | AgentError::Shifted
+        | AgentError::Model(_) => ErrorCode::Model,
         AgentError::ShuttingDown => ErrorCode::ShuttingDown,
     };
     ErrorBody::new(code, error.to_string())

@@ -17,6 +17,7 @@ mod status;
 mod tools;
 
 use std::fmt::Display;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::CommandFactory as _;
@@ -36,13 +37,11 @@ pub fn run(cli: &Cli) -> ExitCode {
         Command::Serve(common) => serve::serve(common),
         Command::Check { common, offline } => check::check(common, *offline),
         Command::Verify { common, id, .. } => {
-            with_store(common, |config| maintenance::verify(config, id.as_ref()))
+            with_home(common, |home| maintenance::verify(home, id.as_deref()))
         }
-        Command::Repair { common, id, yes } => {
-            with_store(common, |config| maintenance::repair(config, id, *yes))
-        }
+        Command::Repair { common, id, yes } => with_home(common, |home| maintenance::repair(home, id, *yes)),
         Command::Recover { common, id, new_id } => {
-            with_store(common, |config| maintenance::recover(config, id, new_id.clone()))
+            with_home(common, |home| maintenance::recover(home, id, new_id.as_deref()))
         }
         Command::Completions { shell } => {
             clap_complete::generate(*shell, &mut Cli::command(), "loopd", &mut std::io::stdout());
@@ -56,9 +55,9 @@ fn fail(status: u8, why: &dyn Display) -> ExitCode {
     ExitCode::from(status)
 }
 
-fn with_store(common: &Common, work: impl FnOnce(&Config) -> ExitCode) -> ExitCode {
+fn with_home(common: &Common, work: impl FnOnce(&Path) -> u8) -> ExitCode {
     match Config::load(common.config.as_deref(), &common.overrides()) {
-        Ok(config) => work(&config),
+        Ok(config) => ExitCode::from(work(&config.daemon.home)),
         Err(e) => fail(EXIT_CONFIG, &e),
     }
 }

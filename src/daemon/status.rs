@@ -1,14 +1,20 @@
 //! The daemon's state and counters, for people and for Prometheus.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
-use crate::proto::Status;
+use tokio::time::timeout;
+
+use crate::proto::{ServerState, Status};
 use crate::store;
 
 use super::service::Daemon;
 
 /// Name and version, as clients and the journal see them.
 pub(super) const DAEMON: &str = concat!("loopd ", env!("CARGO_PKG_VERSION"));
+
+/// How long the model server may take to tell about itself.
+const ANSWER: Duration = Duration::from_secs(3);
 
 fn count(n: usize) -> u64 {
     u64::try_from(n).unwrap_or(u64::MAX)
@@ -17,7 +23,11 @@ fn count(n: usize) -> u64 {
 impl Daemon {
     pub(super) async fn status(&self) -> Status {
         let (server, server_detail) = self.server.state().await;
-        let identity = self.server.identity().await.ok();
+        // a server that hangs must not hold up who wants to know how things are
+        let identity = match server {
+            ServerState::Ready => timeout(ANSWER, self.server.identity()).await.ok().and_then(Result::ok),
+            _ => None,
+        };
         let counters = self.agent.counters();
         let oldest =
             store::oldest_sync_age().map_or(0, |age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX));

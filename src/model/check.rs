@@ -188,7 +188,7 @@ impl Server {
             match chunk {
                 Chunk::Progress { .. } => {}
                 Chunk::Delta { ids, .. } => all.extend(ids),
-                Chunk::Final(last) => return Ok((last, all)),
+                Chunk::Final(last) | Chunk::ThinkingLimit(last) => return Ok((last, all)),
             }
         }
         Err(self.stream_cut())

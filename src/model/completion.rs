@@ -26,7 +26,11 @@ pub struct CompletionRequest<'a> {
     pub thinking: Option<ThinkingCap<'a>>,
 }
 
-/// A cap on reasoning: after so many tokens the server forces [`CAP_MESSAGE`] and the closing tag.
+/// A cap on reasoning.
+///
+/// Where the model opens its reasoning itself, the server forces [`CAP_MESSAGE`] and the closing tag after
+/// so many tokens. Where the prompt has opened it the server cannot know (newer ones do not let us say so),
+/// and the request ends after so many tokens, with [`Chunk::ThinkingLimit`].
 #[derive(Debug, Clone, Copy)]
 pub struct ThinkingCap<'a> {
     /// The most tokens inside the tags.
@@ -35,7 +39,7 @@ pub struct ThinkingCap<'a> {
     pub tags: &'a ReasoningTags,
 }
 
-/// What a completion brings, in this order: progress, deltas, and one final chunk.
+/// What a completion brings, in this order: progress, deltas, and one last chunk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Chunk {
     /// The prompt is being evaluated. The first one comes before anything is evaluated.
@@ -58,6 +62,12 @@ pub enum Chunk {
     },
     /// The end.
     Final(Final),
+    /// The end of this request, but not of the reply: the number of tokens was reached after which
+    /// reasoning that the prompt opened is to be closed. Ask again with the prompt, all ids that were
+    /// sampled (the cache holds all but the last), and, if the reasoning is still open,
+    /// [`Server::cap_ids`], whose text is [`cap_text`](super::cap_text); without a cap, and with as many
+    /// tokens less.
+    ThinkingLimit(Final),
 }
 
 /// How a generation ended, and what it cost.
@@ -107,6 +117,8 @@ pub struct Completion {
     accounted: u64,
     /// From the first progress: what the cache held.
     cache: u64,
+    /// The tokens after which the request ends without being the reply's end.
+    split: Option<u64>,
 }
 
 impl std::fmt::Debug for Completion {
@@ -141,19 +153,15 @@ struct ThinkingBody<'a> {
     reasoning_budget_start_tag: &'a str,
     reasoning_budget_end_tags: [&'a str; 1],
     reasoning_budget_message: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    generation_prompt: Option<&'a str>,
 }
 
 impl<'a> ThinkingBody<'a> {
     fn new(cap: ThinkingCap<'a>) -> Self {
-        let ReasoningTags { open, close, opened_by_prompt, .. } = cap.tags;
         Self {
             reasoning_budget_tokens: cap.tokens,
-            reasoning_budget_start_tag: open,
-            reasoning_budget_end_tags: [close],
+            reasoning_budget_start_tag: &cap.tags.open,
+            reasoning_budget_end_tags: [&cap.tags.close],
             reasoning_budget_message: CAP_MESSAGE,
-            generation_prompt: opened_by_prompt.then_some(open),
         }
     }
 }
@@ -211,6 +219,11 @@ pub(super) async fn begin(
         let (url, n_ctx) = (endpoint.shown.clone(), props.n_ctx);
         return Err(ModelError::ContextExceeded { url, n_prompt_tokens, n_ctx });
     }
+    let (forced, split) = match request.thinking {
+        Some(cap) if !cap.tags.opened_by_prompt => (Some(ThinkingBody::new(cap)), None),
+        Some(cap) if cap.tokens < request.max_tokens => (None, Some(cap.tokens)),
+        _ => (None, None),
+    };
     let body = Body {
         prompt: request.prompt,
         id_slot: server.slot,
@@ -218,10 +231,10 @@ pub(super) async fn begin(
         return_tokens: true,
         stream: true,
         return_progress: true,
-        n_predict: request.max_tokens,
+        n_predict: split.unwrap_or(request.max_tokens),
         preserved_tokens: MARKERS,
         sampling: request.sampling,
-        thinking: request.thinking.map(ThinkingBody::new),
+        thinking: forced,
     };
     let body = server.encode(PATH, &body)?;
     let answer = endpoint.ask(Method::POST, PATH, body, server.silence).await?;
@@ -242,18 +255,19 @@ pub(super) async fn begin(
         waiting: None,
         accounted: 0,
         cache: 0,
+        split,
     })
 }
 
 impl Completion {
-    /// The next chunk; `None` after [`Chunk::Final`], and after an error.
+    /// The next chunk; `None` after [`Chunk::Final`] or [`Chunk::ThinkingLimit`], and after an error.
     ///
     /// # Errors
     /// The stream was cut, reports an error, is silent for too long, or makes no sense. What came before
     /// is not to be recorded as an answer.
     pub async fn next(&mut self) -> Result<Option<Chunk>, ModelError> {
         let next = self.advance().await;
-        if matches!(next, Err(_) | Ok(Some(Chunk::Final(_)))) {
+        if matches!(next, Err(_) | Ok(Some(Chunk::Final(_) | Chunk::ThinkingLimit(_)))) {
             self.answer = None;
         }
         next
@@ -323,7 +337,7 @@ impl Completion {
             prompt_n: event.tokens_evaluated.saturating_sub(self.cache),
             predicted_n: event.tokens_predicted,
         });
-        let last = Chunk::Final(Final {
+        let last = Final {
             stop,
             truncated: event.truncated,
             tokens_cached: event.tokens_cached,
@@ -332,7 +346,10 @@ impl Completion {
             cache_n: timings.cache_n,
             prompt_n: timings.prompt_n,
             predicted_n: timings.predicted_n,
-        });
+        };
+        let split =
+            stop == Stop::Limit && !last.truncated && self.split.is_some_and(|at| self.accounted >= at);
+        let last = if split { Chunk::ThinkingLimit(last) } else { Chunk::Final(last) };
         match delta {
             None => Ok(Some(last)),
             Some(delta) => {

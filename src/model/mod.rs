@@ -23,7 +23,7 @@ pub use completion::{Chunk, Completion, CompletionRequest, Final, Stop, Thinking
 pub use error::ModelError;
 pub use http::{CONNECT_TIMEOUT, MAX_ANSWER_BYTES};
 pub use props::Props;
-pub use reply::{CAP_MESSAGE, ParsedCall, Part, Reply, ReplyParser};
+pub use reply::{CAP_MESSAGE, ParsedCall, Part, Reply, ReplyParser, cap_text};
 pub use server::{HEALTH_SILENCE, LONGEST_PAUSE, SLOT_FILE_SILENCE, SavedSlot, Server, Special, WAIT_NOTICE};
 pub use sse::MAX_EVENT_BYTES;
 

@@ -13,7 +13,7 @@ use super::error::ModelError;
 use super::http::Endpoint;
 use super::props::{ModelMeta, Models, Props, SlotState};
 use crate::config::ModelUrl;
-use crate::proto::{Digest, Framing, ModelIdentity, ReasoningSettings, ServerState, TokenId};
+use crate::proto::{Digest, Framing, ModelIdentity, ReasoningSettings, ReasoningTags, ServerState, TokenId};
 
 /// How long `/health` may take to answer.
 pub const HEALTH_SILENCE: Duration = Duration::from_secs(5);
@@ -222,6 +222,14 @@ impl Server {
         let body = Body { content, add_special, parse_special: special == Special::Parse };
         let answer: Tokens = self.post("/tokenize", &body, self.silence).await?;
         Ok(answer.tokens)
+    }
+
+    /// The ids of [`super::cap_text`], which close reasoning after [`super::Chunk::ThinkingLimit`].
+    ///
+    /// # Errors
+    /// The server cannot be asked, or answers nonsense.
+    pub async fn cap_ids(&self, tags: &ReasoningTags) -> Result<Vec<TokenId>, ModelError> {
+        self.tokenize(&super::cap_text(tags), Special::Parse).await
     }
 
     /// Compiles the model's chat template into the fragments of a baseline. `tools` is a JSON array, as

@@ -61,7 +61,7 @@ pub enum LineError {
         /// How long it is.
         bytes: usize,
     },
-    /// It is empty, or holds NUL bytes, or does not begin or end as a line does.
+    /// It is empty, or holds NUL bytes, or does not end as a line does.
     NotALine(String),
     /// Its checksum is another.
     Checksum {
@@ -70,6 +70,8 @@ pub enum LineError {
         /// What its bytes give.
         computed: String,
     },
+    /// Its checksum is right, but it does not begin as this version's lines do.
+    Envelope(String),
     /// A kind of record that this version does not know.
     UnknownKind(String),
     /// A whole line, but not a record of its kind.
@@ -84,6 +86,7 @@ impl fmt::Display for LineError {
             Self::Checksum { stored, computed } => {
                 write!(f, "its checksum says {stored}, its bytes give {computed}")
             }
+            Self::Envelope(why) => write!(f, "a line of another form, written by another version: {why}"),
             Self::UnknownKind(kind) => {
                 write!(f, "a record of the unknown kind {kind:?}, written by a newer version")
             }
@@ -168,8 +171,17 @@ impl Line {
         Ok(Self { prev, place, record })
     }
 
-    /// Where a line says that it stands, if its envelope and its checksum are whole: what can be known
-    /// of a line behind a damaged one, and of one with a record that this version does not know.
+    /// Whether a line is as its writer wrote it: its checksum is right.
+    #[must_use]
+    pub fn is_intact(line: &[u8]) -> bool {
+        !matches!(
+            Envelope::read(line),
+            Err(LineError::Unterminated { .. } | LineError::NotALine(_) | LineError::Checksum { .. })
+        )
+    }
+
+    /// Where an intact line says that it stands: what can be known of a line behind a damaged one, and of
+    /// one with a record that this version does not know.
     #[must_use]
     pub fn place_of(line: &[u8]) -> Option<Place> {
         Envelope::read(line).ok().map(|envelope| envelope.place)
@@ -215,24 +227,25 @@ impl<'a> Envelope<'a> {
             let stored = String::from_utf8_lossy(stored).into_owned();
             return Err(LineError::Checksum { stored, computed });
         }
+        let odd = |why: &str| Err(LineError::Envelope(why.to_owned()));
         let Some((hex, rest)) = summed.strip_prefix(PREV).and_then(|r| r.split_at_checked(64)) else {
-            return not("it does not begin with \"prev\"");
+            return odd("it does not begin with \"prev\"");
         };
         let Some(prev) = Digest::from_hex(hex) else {
-            return not("its \"prev\" is not a SHA-256 digest");
+            return odd("its \"prev\" is not a SHA-256 digest");
         };
         let Some(rest) = rest.strip_prefix(b"\"") else {
-            return not("its \"prev\" is not a SHA-256 digest");
+            return odd("its \"prev\" is not a SHA-256 digest");
         };
         let (back, rest) = Self::number(rest, BACK)?;
         let (more, rest) = Self::number(rest, MORE)?;
         let more =
-            u32::try_from(more).map_err(|_| LineError::NotALine("its \"more\" is too great".to_owned()))?;
+            u32::try_from(more).map_err(|_| LineError::Envelope("its \"more\" is too great".to_owned()))?;
         let kind = rest
             .strip_prefix(TYPE)
             .and_then(|r| memmem::find(r, b"\",").and_then(|at| r.split_at_checked(at)));
         let Some((kind, body)) = kind else {
-            return not("it has no \"type\" in its place");
+            return odd("it has no \"type\" in its place");
         };
         Ok(Self { prev, place: Place { back, more }, kind, body: body.get(2..).unwrap_or_default() })
     }
@@ -249,8 +262,9 @@ impl<'a> Envelope<'a> {
             // only the one form that is written
             Some(value) if value > 0 && !digits.starts_with(b"0") => Ok((value, rest)),
             _ => {
-                let key = String::from_utf8_lossy(key.get(1..).unwrap_or_default()).into_owned();
-                Err(LineError::NotALine(format!("its {key} is not a count")))
+                let key = String::from_utf8_lossy(key);
+                let key = key.trim_matches([',', ':']);
+                Err(LineError::Envelope(format!("its {key} is not a count")))
             }
         }
     }

@@ -8,7 +8,8 @@ use super::baseline::Baseline;
 use super::create::{WRITER_PAUSE, WRITER_TRIES};
 use super::error::{Result, SessionError};
 use super::inspect::{Inspected, inspect};
-use super::repair::Cut;
+use super::recover::{Recovered, UNFINISHED, recover};
+use super::repair::{self, Cut, Remedy};
 use super::session::{OpenOptions, Session};
 use super::storage::{Kind, Storage};
 use super::uring::Uring;
@@ -214,27 +215,78 @@ impl<S: Storage> Catalog<S> {
     /// # Errors
     /// [`SessionError::NotFound`], [`SessionError::Locked`], or the disk's.
     pub async fn delete(&self, id: &SessionId) -> Result<()> {
+        let (dir, lock) = self.lock(id).await?;
+        let (this, id) = (self.clone(), id.clone());
+        let task = tokio::task::spawn_local(async move {
+            let sessions = this.sessions();
+            let away = repair::free_name(&this.storage, &sessions, &format!("{DELETED}{id}-")).await?;
+            this.storage.rename(&dir, &away).await.map_err(SessionError::io(&dir))?;
+            this.storage.sync_dir(&sessions).await.map_err(SessionError::io(&sessions))?;
+            drop(lock);
+            this.sweep().await
+        });
+        task.await.map_err(|e| SessionError::Io(self.sessions(), io::Error::other(e)))?
+    }
+
+    /// What can be done about a session. Changes nothing and takes no lock.
+    ///
+    /// # Errors
+    /// [`SessionError::NotFound`].
+    pub async fn plan_repair(&self, id: &SessionId) -> Result<Remedy> {
+        let mut attempt = 1;
+        loop {
+            let remedy = repair::plan(&self.storage, &self.dir(id), id).await?;
+            if attempt == WRITER_TRIES || matches!(remedy, Remedy::None | Remedy::Refused(_)) {
+                return Ok(remedy);
+            }
+            // perhaps an append that is being written right now
+            attempt += 1;
+            tokio::time::sleep(WRITER_PAUSE).await;
+        }
+    }
+
+    /// Cuts away a torn tail, or moves away a creation that was cut off; tells what it did. What is cut
+    /// is saved beside the log. Nobody may have the session open.
+    ///
+    /// # Errors
+    /// [`SessionError::NotFound`], [`SessionError::Locked`], or the disk's.
+    pub async fn repair(&self, id: &SessionId) -> Result<Remedy> {
+        let (this, id) = (self.clone(), id.clone());
+        let task = tokio::task::spawn_local(async move {
+            let (dir, lock) = this.lock(&id).await?;
+            repair::refresh(&this.storage, &dir, &id).await?;
+            let remedy = repair::plan(&this.storage, &dir, &id).await?;
+            repair::carry_out(&this.storage, &dir, &remedy).await?;
+            drop(lock);
+            Ok(remedy)
+        });
+        task.await.map_err(|e| SessionError::Io(self.sessions(), io::Error::other(e)))?
+    }
+
+    /// Copies the good records of a damaged session into a new one, whose id is generated when none is
+    /// given, and leaves the damaged one as it is; `None` when nothing is wrong with it.
+    ///
+    /// # Errors
+    /// The damage itself, when not one record before it is good; [`SessionError::Exists`]; or the disk's.
+    pub async fn recover(&self, id: &SessionId, new: Option<SessionId>) -> Result<Option<Recovered>> {
+        let new = new.map_or_else(|| generate(&self.home), Ok)?;
+        if self.ids().await?.contains(&new) {
+            return Err(SessionError::Exists(new));
+        }
+        recover(&self.storage, &self.dir(id), id, new).await
+    }
+
+    async fn lock(&self, id: &SessionId) -> Result<(PathBuf, S::Lock)> {
         let dir = self.dir(id);
         let lock = self.storage.lock(&dir).await.map_err(|e| match e.kind() {
             io::ErrorKind::NotFound => SessionError::NotFound(id.clone()),
             _ => SessionError::Io(dir.clone(), e),
         })?;
         let lock = lock.ok_or_else(|| SessionError::Locked(id.clone()))?;
-        let (this, id) = (self.clone(), id.clone());
-        let task = tokio::task::spawn_local(async move {
-            let sessions = this.sessions();
-            let unique = Timestamp::now().as_millis();
-            let away = sessions.join(format!("{DELETED}{id}-{unique}"));
-            this.storage.rename(&dir, &away).await.map_err(SessionError::io(&dir))?;
-            this.storage.sync_dir(&sessions).await.map_err(SessionError::io(&sessions))?;
-            drop(lock);
-            this.sweep().await
-        });
-        task.await
-            .map_err(|e| SessionError::Io(self.dir(&SessionId::from_random([0; 12])), io::Error::other(e)))?
+        Ok((dir, lock))
     }
 
-    /// Removes what deletions that were cut off left behind. For the daemon's start.
+    /// Removes what deletions and recoveries that were cut off left behind. For the daemon's start.
     ///
     /// # Errors
     /// The disk's.
@@ -245,9 +297,14 @@ impl<S: Storage> Catalog<S> {
             entries => entries.map_err(SessionError::io(&sessions))?,
         };
         let mut swept = false;
-        for entry in entries.iter().filter(|e| e.kind == Kind::Dir && e.name.starts_with(DELETED)) {
-            remove_all(&self.storage, &sessions.join(&entry.name)).await?;
-            swept = true;
+        let left = |name: &str| name.starts_with(DELETED) || name.starts_with(UNFINISHED);
+        for entry in entries.iter().filter(|e| e.kind == Kind::Dir && left(&e.name)) {
+            let path = sessions.join(&entry.name);
+            // a lock shows that somebody is still at work there
+            if self.storage.lock(&path).await.map_err(SessionError::io(&path))?.is_some() {
+                remove_all(&self.storage, &path).await?;
+                swept = true;
+            }
         }
         if swept {
             self.storage.sync_dir(&sessions).await.map_err(SessionError::io(&sessions))?;

@@ -36,8 +36,7 @@ impl<S: Storage> Session<S> {
         records: Vec<LogRecord>,
         limits: StoreLimits,
     ) -> Result<Self> {
-        let home = home.to_owned();
-        let dir = Self::dir_for(&home, &id);
+        let dir = Self::dir_for(home, &id);
         let path = dir.clone();
         let start = SessionStart {
             time: Timestamp::now(),
@@ -60,7 +59,7 @@ impl<S: Storage> Session<S> {
                 }
                 Err(e) => return Err(SessionError::Io(dir, e)),
             }
-            let made = populate(&storage, &home, &dir, &id, &baseline, &all).await;
+            let made = populate(&storage, &dir, &id, &baseline, &all).await;
             match made {
                 Ok(made) => Ok(Self::assemble(id, dir, baseline, all, limits, made)),
                 Err(e) => {
@@ -88,7 +87,11 @@ async fn ensure_dir<S: Storage>(storage: &S, dir: &Path) -> Result<()> {
         match storage.create_dir(next).await {
             Ok(()) => {
                 let above = parent(next);
-                storage.sync_dir(above).await.map_err(SessionError::io(above))?;
+                if let Err(e) = storage.sync_dir(above).await {
+                    // or the next attempt would find it there and take it for durable
+                    let _ = storage.remove(next, Kind::Dir).await;
+                    return Err(SessionError::Io(above.to_owned(), e));
+                }
             }
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
             Err(e) if e.kind() == io::ErrorKind::NotFound && parent(next) != next => {
@@ -128,7 +131,6 @@ async fn existing<S: Storage>(storage: &S, dir: &Path, id: &SessionId) -> Sessio
 /// Fills a new session's directory. When it has returned, all of it survives a power cut.
 async fn populate<S: Storage>(
     storage: &S,
-    home: &Path,
     dir: &Path,
     id: &SessionId,
     baseline: &Baseline,
@@ -147,11 +149,25 @@ async fn populate<S: Storage>(
     let log = Rc::new(Log::new(path, file, lock));
     let end = offset(bytes.len());
     log.write(0, bytes).await?;
-    // the home too: an earlier attempt may have made `sessions` and failed before it was durable
-    for named_in in [dir, parent(dir), home] {
+    sync_names(storage, dir).await?;
+    Ok(Made { log, batch_last: last, end, sequence })
+}
+
+/// Makes durable the names of a session's files, of its directory, of `sessions` and of the home: an
+/// earlier attempt may have made them and failed, or been killed, before they were.
+pub(crate) async fn sync_names<S: Storage>(storage: &S, dir: &Path) -> Result<()> {
+    let sessions = parent(dir);
+    let home = parent(sessions);
+    for named_in in [dir, sessions, home] {
         storage.sync_dir(named_in).await.map_err(SessionError::io(named_in))?;
     }
-    Ok(Made { log, batch_last: last, end, sequence })
+    match storage.sync_dir(parent(home)).await {
+        // a home in a directory that is not ours to read was not made by us
+        Err(e) if e.kind() != io::ErrorKind::PermissionDenied => {
+            Err(SessionError::Io(parent(home).to_owned(), e))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Writes an epoch's baseline under another name and renames it into place, so that it is never there

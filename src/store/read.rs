@@ -14,7 +14,9 @@ pub(crate) const LONGEST_LINE: usize = 96 * 1024 * 1024;
 /// Reads a piece, again when a signal came in between.
 async fn piece<F: StorageFile>(file: &F, at: u64, mut buffer: Vec<u8>) -> io::Result<Vec<u8>> {
     loop {
-        buffer.resize(PIECE, 0);
+        if buffer.len() < PIECE {
+            buffer = vec![0; PIECE];
+        }
         match file.read_at(at, buffer).await {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => buffer = Vec::new(),
             result => return result,

@@ -3,12 +3,12 @@
 
 use std::path::{Path, PathBuf};
 
-use super::create::write_new;
-use super::error::{Result, SessionError};
+use super::create::{sync_names, write_new};
+use super::error::{Result, SessionError, parent};
 use super::read::offset;
 use super::storage::{Access, Storage, StorageFile};
-use super::walk::{Broken, BrokenLog, walk};
-use crate::proto::{SessionId, Timestamp};
+use super::walk::{Broken, BrokenLog, epochs, log_path, walk};
+use crate::proto::{Epoch, SessionId, Timestamp};
 
 /// A torn tail that was cut away, or would be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,38 +40,69 @@ pub enum Remedy {
     Refused(SessionError),
 }
 
+/// Makes durable what a writer that was killed left in the page cache, forgets what only the page cache
+/// knows, and gives the newest log, open for writing. The session must be locked.
+pub(crate) async fn refresh<S: Storage>(
+    storage: &S,
+    dir: &Path,
+    id: &SessionId,
+) -> Result<Option<(Epoch, S::File)>> {
+    let newest = match epochs(storage, dir, id).await {
+        Ok(newest) => newest,
+        Err(Broken { error: SessionError::HalfCreated { .. }, .. }) => return Ok(None),
+        Err(broken) => return Err(broken.error),
+    };
+    let path = log_path(dir, newest);
+    let file = storage.open(&path, Access::Write).await.map_err(SessionError::io(&path))?;
+    file.refresh().await.map_err(SessionError::io(&path))?;
+    sync_names(storage, dir).await?;
+    Ok(Some((newest, file)))
+}
+
 /// Finds out what can be done about a session, and changes nothing.
 pub(crate) async fn plan<S: Storage>(storage: &S, dir: &Path, id: &SessionId) -> Result<Remedy> {
     let broken = match walk(storage, dir, id, &mut |_| std::ops::ControlFlow::Continue(())).await {
         Ok(_) => return Ok(Remedy::None),
         Err(broken) => broken,
     };
-    // colons are trouble in a file's name for some file systems and tools
-    let now = Timestamp::now().to_string().replace(':', "");
     match broken {
         Broken { error: error @ SessionError::NotFound(_), .. } => Err(error),
-        Broken { error: SessionError::HalfCreated { .. }, .. } => Ok(Remedy::MoveAway(away(dir, id, &now))),
-        Broken { damage: Some(damage), .. } if damage.is_only_begun() => {
-            Ok(Remedy::MoveAway(away(dir, id, &now)))
-        }
+        Broken { error: SessionError::HalfCreated { .. }, .. } => move_away(storage, dir, id).await,
+        Broken { damage: Some(damage), .. } if damage.is_only_begun() => move_away(storage, dir, id).await,
         Broken { damage: Some(damage), .. } if damage.is_tail() => {
             let BrokenLog { epoch, path, damage, good, size } = *damage;
+            let saved = free_name(storage, dir, &format!("{epoch}.jsonl.cut-")).await?;
             Ok(Remedy::Cut(Cut {
                 log: path,
                 line: good.lines.saturating_add(1),
                 keep: good.bytes,
                 bytes: size.saturating_sub(good.bytes),
                 why: damage.why,
-                saved: dir.join(format!("{epoch}.jsonl.cut-{now}")),
+                saved,
             }))
         }
         Broken { error, .. } => Ok(Remedy::Refused(error)),
     }
 }
 
-/// Where a half-created session goes; no session id begins like this.
-fn away(dir: &Path, id: &SessionId, now: &str) -> PathBuf {
-    super::error::parent(dir).join(format!(".half-created-{id}-{now}"))
+async fn move_away<S: Storage>(storage: &S, dir: &Path, id: &SessionId) -> Result<Remedy> {
+    // no session id begins like this
+    let to = free_name(storage, parent(dir), &format!(".half-created-{id}-")).await?;
+    Ok(Remedy::MoveAway(to))
+}
+
+/// A name in `dir` that nothing has: `stem`, the time, and a number where even that is taken.
+pub(crate) async fn free_name<S: Storage>(storage: &S, dir: &Path, stem: &str) -> Result<PathBuf> {
+    // colons are trouble in a file's name for some file systems and tools
+    let now = Timestamp::now().to_string().replace(':', "");
+    let taken = storage.list(dir).await.map_err(SessionError::io(dir))?;
+    let mut name = format!("{stem}{now}");
+    let mut number = 1u64;
+    while taken.iter().any(|entry| entry.name == name) {
+        number = number.saturating_add(1);
+        name = format!("{stem}{now}-{number}");
+    }
+    Ok(dir.join(name))
 }
 
 /// Does what [`plan`] found. The session must be locked.
@@ -89,7 +120,7 @@ pub(crate) async fn carry_out<S: Storage>(storage: &S, dir: &Path, remedy: &Reme
         }
         Remedy::MoveAway(to) => {
             storage.rename(dir, to).await.map_err(SessionError::io(dir))?;
-            let sessions = super::error::parent(dir);
+            let sessions = parent(dir);
             storage.sync_dir(sessions).await.map_err(SessionError::io(sessions))
         }
     }

@@ -128,6 +128,11 @@ pub(crate) async fn scan<F: StorageFile>(
             }
             Err(fault) => {
                 let kind = scanner.judge(&fault, &mut lines).await?;
+                if kind != DamageKind::Tail {
+                    // its append was acknowledged, so the whole lines before it are good
+                    let _ = scanner.batch.drain(..).try_for_each(visit);
+                    scanner.good = scanner.here.clone();
+                }
                 let damage = Some(Damage { line, why: fault.why, kind });
                 return Ok(Scanned { good: scanner.good, damage, size: lines.read_to() });
             }
@@ -161,7 +166,9 @@ impl<'e> Scanner<'e> {
             LineError::Unterminated { .. } | LineError::NotALine(_) | LineError::Checksum { .. } => {
                 Fault::torn(e.to_string())
             }
-            LineError::UnknownKind(_) | LineError::Record(_) => Fault::wrong(e.to_string()),
+            LineError::Envelope(_) | LineError::UnknownKind(_) | LineError::Record(_) => {
+                Fault::wrong(e.to_string())
+            }
         })?;
         if self.here.lines == 0 {
             self.start(&record)?;
@@ -233,10 +240,12 @@ impl<'e> Scanner<'e> {
         }
         let (mut good_after, mut same_append) = (0u64, true);
         while let Some(raw) = lines.next().await? {
-            if let Some(place) = raw.bytes.and_then(Line::place_of) {
-                good_after = good_after.saturating_add(1);
-                same_append &= place.back > 0 && raw.at.checked_sub(place.back) == Some(self.good.bytes);
-            }
+            let Some(line) = raw.bytes.filter(|line| Line::is_intact(line)) else {
+                continue;
+            };
+            good_after = good_after.saturating_add(1);
+            let begins = |place: Place| (place.back > 0).then(|| raw.at.checked_sub(place.back)).flatten();
+            same_append &= Line::place_of(line).and_then(begins) == Some(self.good.bytes);
         }
         if fault.torn && same_append {
             return Ok(DamageKind::Tail);

@@ -9,7 +9,7 @@ use super::error::{Result, SessionError};
 use super::log::{Batch, Log};
 use super::read::offset;
 use super::repair::{self, Cut};
-use super::storage::{Access, Storage, StorageFile};
+use super::storage::Storage;
 use super::uring::Uring;
 use super::walk::{Step, Walked, log_path, walk};
 use crate::proto::{CallId, Digest, Epoch, LogRecord, Sequence, SessionId, ToolOutcome, TurnId, Usage};
@@ -121,36 +121,28 @@ impl<S: Storage> Session<S> {
             _ => SessionError::Io(dir.clone(), e),
         })?;
         let lock = lock.ok_or_else(|| SessionError::Locked(id.clone()))?;
+        // a record that a killed process wrote may not be synced yet, and its file not be named: nobody is
+        // shown it before it is durable; a directory without a log is no session
+        let refreshed = repair::refresh(&storage, &dir, id).await?;
+        let (newest, file) = refreshed.ok_or_else(|| SessionError::NotFound(id.clone()))?;
         let cut = match options.torn_tail {
             TornTail::Refuse => None,
             TornTail::Quarantine => repair::cut_tail(&storage, &dir, id).await?,
         };
-        let session = Self::load(&storage, home, id, lock, options.limits).await?;
+        let log = Log::new(log_path(&dir, newest), file, lock);
+        let session = Self::load(&storage, id, dir, newest, log, options.limits).await?;
         Ok((session, cut))
     }
 
-    /// Reads a locked session back from the disk.
+    /// Reads a locked session.
     async fn load(
         storage: &S,
-        home: &Path,
         id: &SessionId,
-        lock: S::Lock,
+        dir: PathBuf,
+        newest: Epoch,
+        log: Log<S::File, S::Lock>,
         limits: StoreLimits,
     ) -> Result<Self> {
-        let dir = Self::dir_for(home, id);
-        let newest = super::walk::epochs(storage, &dir, id).await.map_err(|broken| match broken.error {
-            // a directory without a log is no session yet
-            SessionError::HalfCreated { .. } => SessionError::NotFound(id.clone()),
-            error => error,
-        })?;
-        let path = log_path(&dir, newest);
-        let file = storage.open(&path, Access::Write).await.map_err(SessionError::io(&path))?;
-        // a record that a killed process wrote may not be synced yet, and its file not be named: nobody
-        // is shown it before it is durable
-        file.refresh().await.map_err(SessionError::io(&path))?;
-        for named_in in [dir.as_path(), super::error::parent(&dir), home] {
-            storage.sync_dir(named_in).await.map_err(SessionError::io(named_in))?;
-        }
         let mut records = Vec::new();
         let mut last_usage = None;
         let mut reading = Epoch(0);
@@ -170,7 +162,6 @@ impl<S: Storage> Session<S> {
         };
         let walked = walk(storage, &dir, id, &mut keep).await;
         let Walked { epoch, baseline, end, earlier_bytes, .. } = walked.map_err(|broken| broken.error)?;
-        let log = Rc::new(Log::new(path, file, lock));
         Ok(Self {
             id: id.clone(),
             dir,
@@ -183,7 +174,7 @@ impl<S: Storage> Session<S> {
             end: end.bytes,
             last: end.last,
             earlier_bytes,
-            log,
+            log: Rc::new(log),
             pending: None,
         })
     }

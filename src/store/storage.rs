@@ -1,7 +1,8 @@
 //! The seam: the few things that the store asks of a disk.
 //!
-//! [`Uring`](super::Uring) is the real one. [`sim::Sim`](super::sim::Sim) is a disk in memory that can
-//! fail at any operation and lose whatever a power cut may lose; the store's guarantees are tested on it.
+//! [`Uring`](super::Uring) is the real one. The tests have another, a disk in memory that can fail at any
+//! operation and lose whatever a power cut may lose (`tests/store_support/sim.rs`); the store's guarantees
+//! are proved on it.
 
 use std::io;
 use std::path::Path;

@@ -9,7 +9,7 @@ use super::error::{BaselineError, SessionError};
 use super::read::Lines;
 use super::scan::{Damage, DamageKind, Expected, Found, Mark, Scanned, scan};
 use super::storage::{Access, Kind, Storage};
-use crate::proto::{Epoch, Sequence, SessionId};
+use crate::proto::{Epoch, Line, Sequence, SessionId};
 
 /// The baseline's file of an epoch.
 pub(crate) fn baseline_path(dir: &Path, epoch: Epoch) -> PathBuf {
@@ -202,13 +202,14 @@ fn whole(scanned: Scanned, dir: &Path, id: &SessionId, epoch: Epoch, newest: Epo
         DamageKind::Middle { good_after } => {
             let behind = match good_after {
                 0 if epoch != newest => format!("epoch {} follows", epoch.next()),
-                0 => "it is no torn end".to_owned(),
+                // otherwise it would be a tail
+                0 => "the line itself is as it was written".to_owned(),
                 1 => "1 good line follows".to_owned(),
                 n => format!("{n} good lines follow"),
             };
             let why = format!(
-                "{}; {behind}: damage in the middle is never cut away; `loopd recover {id}` copies the {} good \
-                 records before it into a new session",
+                "{}; {behind}, so nothing is cut away; `loopd recover {id}` copies the {} good records before \
+                 it into a new session",
                 damage.why, good.lines
             );
             SessionError::Torn { path: path.clone(), line: damage.line, why }
@@ -226,16 +227,21 @@ async fn no_baseline<S: Storage>(
     error: BaselineError,
 ) -> Broken {
     let gone = matches!(&error, BaselineError::Io(_, e) if e.kind() == io::ErrorKind::NotFound);
-    if gone && epoch == Epoch(0) {
-        let only_begun = async {
-            let file = storage.open(&log_path(dir, epoch), Access::Read).await?;
-            let mut lines = Lines::new(&file);
-            lines.next().await?;
-            io::Result::Ok(lines.next().await?.is_none())
-        };
-        if only_begun.await.unwrap_or(false) {
-            return half_created(dir, id, "it has no baseline, and no record").into();
-        }
+    if gone && epoch == Epoch(0) && only_begun(storage, &log_path(dir, epoch)).await.unwrap_or(false) {
+        return half_created(dir, id, "it has no baseline, and nothing was said in it").into();
     }
     SessionError::Baseline(error).into()
+}
+
+/// Whether a log holds no whole line but those of its first append, which its creation wrote.
+async fn only_begun<S: Storage>(storage: &S, log: &Path) -> io::Result<bool> {
+    let file = storage.open(log, Access::Read).await?;
+    let mut lines = Lines::new(&file);
+    while let Some(raw) = lines.next().await? {
+        let intact = raw.bytes.filter(|line| Line::is_intact(line));
+        if intact.is_some_and(|line| Line::place_of(line).is_none_or(|place| place.back != raw.at)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }

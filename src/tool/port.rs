@@ -19,6 +19,12 @@ pub trait Tool {
     /// What it does and what it takes, as `find_tool` shows it.
     fn describe(&self) -> ToolDescription;
 
+    /// Whether a test of ours has shown that its schema compiles, so that this can wait for the first call:
+    /// a daemon without other tools then never loads what compiles schemas.
+    fn schema_is_proven(&self) -> bool {
+        false
+    }
+
     /// Limits of its own, which go before those of the [`CallContext`] it would get.
     fn limits(&self) -> ToolLimits {
         ToolLimits::default()

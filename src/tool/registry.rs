@@ -1,5 +1,6 @@
 //! The registry: the two tools that the model sees, and what stands behind them.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -79,7 +80,17 @@ struct Callable {
     tool: Rc<dyn Tool>,
     policy: Policy,
     schema: Value,
-    checker: Checker,
+    checker: OnceCell<Checker>,
+}
+
+impl Callable {
+    fn checker(&self) -> Result<&Checker, String> {
+        if let Some(checker) = self.checker.get() {
+            return Ok(checker);
+        }
+        let checker = Checker::new(&self.schema)?;
+        Ok(self.checker.get_or_init(|| checker))
+    }
 }
 
 /// What a call of the model comes to. Nothing has been run yet.
@@ -104,13 +115,14 @@ impl Registry {
                 return Err(RegistryError::Name(name));
             }
             let description = tool.describe();
-            let checker =
-                Checker::new(&description.schema).map_err(|why| RegistryError::Schema(name.clone(), why))?;
             if policy != Policy::Deny {
                 let (text, schema) = (description.text, description.schema.clone());
                 entries.push(Entry { name: name.clone(), text, schema });
             }
-            let callable = Callable { tool, policy, schema: description.schema, checker };
+            let callable = Callable { tool, policy, schema: description.schema, checker: OnceCell::new() };
+            if !callable.tool.schema_is_proven() {
+                callable.checker().map_err(|why| RegistryError::Schema(name.clone(), why))?;
+            }
             if tools.insert(name.clone(), callable).is_some() {
                 return Err(RegistryError::Duplicate(name));
             }
@@ -177,7 +189,7 @@ impl Registry {
     fn checked(&self, name: &str, text: String, object: &Map<String, Value>) -> Result<Run, String> {
         let callable = self.tools.get(name).ok_or_else(|| self.unknown(name))?;
         if callable.policy != Policy::Deny {
-            callable.checker.check(object, text.len()).map_err(|errors| {
+            callable.checker()?.check(object, text.len()).map_err(|errors| {
                 let schema = callable.schema.to_string();
                 let allowed = if schema.len() <= SCHEMA_IN_ERROR_BYTES {
                     format!("\nThe arguments of {name}: {schema}")

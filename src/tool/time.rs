@@ -22,6 +22,10 @@ impl Tool for Time {
         }
     }
 
+    fn schema_is_proven(&self) -> bool {
+        true
+    }
+
     fn call<'a>(&'a self, _arguments: &'a str, _context: CallContext) -> ToolFuture<'a> {
         Box::pin(async { ToolReply::ok(tell(Timestamp::now(), TimeZone::try_system().ok())) })
     }

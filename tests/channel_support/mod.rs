@@ -29,12 +29,22 @@ pub fn run<F: Future>(test: F) -> F::Output {
     LocalSet::new().block_on(&runtime, async { tokio::time::timeout(LONG * 3, test).await.unwrap() })
 }
 
+/// Waits until something is so.
+pub async fn until(is_so: impl Fn() -> bool) {
+    let waiting = async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(LONG, waiting).await.expect("it never came");
+}
+
 pub fn id(text: &str) -> SessionId {
     text.parse().unwrap()
 }
 
 /// `metrics` answers at once, `cancel` when released, `latest` panics, `resolve` tells the peer,
-/// `usage` takes 50 ms and is counted at its end. A session named `missing` is not there.
+/// `usage` takes 50 ms, `export` answers a megabyte. A session named `missing` is not there.
 #[derive(Default)]
 pub struct Toy {
     pub release: Notify,
@@ -51,6 +61,7 @@ impl Service for Toy {
             Request::Metrics {} => Ok(Reply::Metrics { text: "fine".to_owned() }),
             Request::Cancel { .. } => {
                 self.release.notified().await;
+                self.ended.set(self.ended.get() + 1);
                 Ok(Reply::Done {})
             }
             Request::Latest {} => panic!("the toy breaks, as it should"),
@@ -136,10 +147,10 @@ impl Daemon {
         );
     }
 
-    /// Asks it to stop; gives what waits for the end.
-    pub fn stop(self) -> JoinHandle<()> {
+    /// Asks it to stop; gives what waits for the end, and its home.
+    pub fn stop(self) -> (JoinHandle<()>, tempfile::TempDir) {
         self.stop.send(()).unwrap();
-        self.task
+        (self.task, self.dir)
     }
 }
 

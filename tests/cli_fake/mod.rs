@@ -2,6 +2,7 @@
 //! what it was asked.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -39,6 +40,7 @@ pub struct Fake {
     pub dir: tempfile::TempDir,
     pub socket: PathBuf,
     pub asked: Arc<Mutex<Vec<Request>>>,
+    streams: Arc<Mutex<Vec<UnixStream>>>,
 }
 
 impl Fake {
@@ -53,14 +55,17 @@ impl Fake {
         let listener = UnixListener::bind(&socket).unwrap();
         let asked = Arc::new(Mutex::new(Vec::new()));
         let script: Arc<Mutex<Box<Script>>> = Arc::new(Mutex::new(Box::new(script)));
-        let (log, run) = (Arc::clone(&asked), run.to_owned());
+        let streams = Arc::new(Mutex::new(Vec::new()));
+        let (log, all, run) = (Arc::clone(&asked), Arc::clone(&streams), run.to_owned());
         std::thread::spawn(move || {
             for stream in listener.incoming() {
+                let stream = stream.unwrap();
+                all.lock().unwrap().push(stream.try_clone().unwrap());
                 let (log, script, run) = (Arc::clone(&log), Arc::clone(&script), run.clone());
-                std::thread::spawn(move || serve(&stream.unwrap(), &run, &log, &script));
+                std::thread::spawn(move || serve(&stream, &run, &log, &script));
             }
         });
-        Self { dir, socket, asked }
+        Self { dir, socket, asked, streams }
     }
 
     /// `bxctl` with the daemon's socket, in an environment of its own.
@@ -87,6 +92,24 @@ impl Fake {
             .unwrap();
         child.stdin.take().unwrap().write_all(input).unwrap();
         child.wait_with_output().unwrap()
+    }
+
+    /// Sends events to the newest client, unasked.
+    pub fn push(&self, events: Vec<Event>) {
+        let streams = self.streams.lock().unwrap();
+        for event in events {
+            streams.last().unwrap().write_all(&Outgoing::Event(event).to_line().unwrap()).unwrap();
+        }
+    }
+
+    /// Hangs up on all clients; `gone` also takes the socket away, so that nobody can come back.
+    pub fn hang_up(&self, gone: bool) {
+        if gone {
+            std::fs::remove_file(&self.socket).unwrap();
+        }
+        for stream in self.streams.lock().unwrap().drain(..) {
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
     }
 
     pub fn asked(&self) -> Vec<Request> {

@@ -1,6 +1,9 @@
 //! What the store's tests share.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+pub mod model;
+pub mod sim;
+
 use std::future::Future;
 use std::path::Path;
 

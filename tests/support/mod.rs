@@ -6,9 +6,13 @@
 #![allow(dead_code, reason = "each test crate uses its own part of this")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+pub mod bench;
 pub mod daemon;
 pub mod real_server;
 pub mod rig;
+#[allow(missing_docs)]
+pub mod scripted_server;
+pub mod talk;
 
 use std::fs::OpenOptions;
 use std::io::Write as _;

@@ -111,6 +111,17 @@ pub struct Behaviour {
     /// Messages of this role are refused by `/apply-template`.
     pub refused_role: Option<String>,
     pub model_path: String,
+    /// Requests to this path are taken and never answered.
+    pub mute: Option<String>,
+}
+
+/// A completion that was generated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Generated {
+    /// From what.
+    pub prompt: Vec<u32>,
+    /// All ids that were sampled, those that no event told of included.
+    pub sampled: Vec<u32>,
 }
 
 /// What one completion does, step by step.
@@ -128,7 +139,11 @@ enum Step {
     Lose(u64),
     Raw(String),
     Stall(Duration),
+    /// Waits until the gate of this name is opened.
+    Gate(&'static str),
     Status(u16, Value),
+    /// The connection closes before an answer begins.
+    Hangup,
     Final(&'static str),
     /// The connection closes in the middle of the body.
     Cut,
@@ -216,6 +231,16 @@ impl Script {
         self.step(Step::Stall(time))
     }
 
+    /// Sends nothing until [`ScriptedServer::open`] opens this gate, or the client goes.
+    pub fn gate(self, name: &'static str) -> Self {
+        self.step(Step::Gate(name))
+    }
+
+    /// Closes the connection before an answer begins; only as the first step.
+    pub fn hang_up() -> Self {
+        Self::new().step(Step::Hangup)
+    }
+
     /// Closes the connection.
     pub fn cut(self) -> Self {
         self.step(Step::Cut)
@@ -242,6 +267,8 @@ struct Shared {
     behaviour: Behaviour,
     scripts: VecDeque<Script>,
     requests: Vec<Recorded>,
+    generated: Vec<Generated>,
+    opened: Vec<&'static str>,
     cache: Vec<u32>,
     touched: bool,
     processing: bool,
@@ -291,19 +318,28 @@ impl ScriptedServer {
             generation_prompt: "<|im_start|>assistant\n".to_owned(),
             refused_role: None,
             model_path: "/models/scripted.gguf".to_owned(),
+            mute: None,
         };
         let state = Arc::new(Mutex::new(Shared {
             behaviour,
             scripts: VecDeque::new(),
             requests: Vec::new(),
+            generated: Vec::new(),
+            opened: Vec::new(),
             cache: Vec::new(),
             touched: false,
             processing: false,
             hangups: 0,
         }));
+        let mut server = Self { state, url, dir, stop: None, thread: None };
+        server.listen();
+        server
+    }
+
+    fn listen(&mut self) {
         let (stop, stopped) = oneshot::channel();
         let (ready, listening) = std::sync::mpsc::channel();
-        let (shared, address) = (Arc::clone(&state), url.clone());
+        let (shared, address) = (Arc::clone(&self.state), self.url.clone());
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async move {
@@ -329,7 +365,35 @@ impl ScriptedServer {
             });
         });
         listening.recv().unwrap();
-        Self { state, url, dir, stop: Some(stop), thread: Some(thread) }
+        (self.stop, self.thread) = (Some(stop), Some(thread));
+    }
+
+    /// Goes down, as by SIGKILL: connections are cut, and new ones are refused.
+    pub fn go_down(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+
+    /// Comes back after [`go_down`](Self::go_down), with an empty cache.
+    pub fn come_back(&mut self) {
+        if let ModelUrl::Unix(path) = &self.url {
+            std::fs::remove_file(path).unwrap();
+        }
+        self.lose_cache();
+        lock(&self.state).processing = false;
+        self.listen();
+    }
+
+    /// Opens a gate, for good.
+    pub fn open(&self, gate: &'static str) {
+        lock(&self.state).opened.push(gate);
+    }
+
+    /// All completions, in order, those that were cut off included.
+    pub fn generated(&self) -> Vec<Generated> {
+        lock(&self.state).generated.clone()
     }
 
     /// Its address.
@@ -350,6 +414,11 @@ impl ScriptedServer {
     /// Adds a script for one more completion; without one, a completion says "ok".
     pub fn push(&self, script: Script) {
         lock(&self.state).scripts.push_back(script);
+    }
+
+    /// Forgets the scripts that were not played.
+    pub fn clear(&self) {
+        lock(&self.state).scripts.clear();
     }
 
     /// Forgets what the slot's cache holds, as after a restart.
@@ -388,10 +457,7 @@ impl ScriptedServer {
 
 impl Drop for ScriptedServer {
     fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.go_down();
     }
 }
 
@@ -476,6 +542,11 @@ async fn answer(
             stream.write_all(bytes).await?;
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
+    }
+    if behaviour.mute.as_ref() == Some(&request.path) {
+        let mut byte = [0];
+        while stream.read(&mut byte).await? > 0 {}
+        return Ok(());
     }
     let key = behaviour.api_key.as_ref().map(|key| format!("Bearer {key}"));
     let sent = request.headers.iter().find(|(name, _)| name == "authorization").map(|(_, value)| value);
@@ -570,6 +641,8 @@ struct Generation<'a> {
     cached: u64,
     limit: u64,
     left: bool,
+    /// Its place in the server's list.
+    number: usize,
 }
 
 impl Generation<'_> {
@@ -587,6 +660,9 @@ impl Generation<'_> {
         state.cache = [&self.prompt[..], &self.sampled[..decoded]].concat();
         state.touched = true;
         state.processing = false;
+        if let Some(generated) = state.generated.get_mut(self.number) {
+            generated.sampled.clone_from(&self.sampled);
+        }
     }
 
     fn delta(&self, text: &str, ids: &[u32]) -> Value {
@@ -634,17 +710,20 @@ async fn complete(
     while lock(state).processing {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    let (script, common) = {
+    let (script, common, number) = {
         let mut state = lock(state);
         state.processing = true;
+        let number = state.generated.len();
+        state.generated.push(Generated { prompt: prompt.clone(), sampled: Vec::new() });
         let common = state.cache.iter().zip(&prompt).take_while(|(a, b)| a == b).count();
-        (state.scripts.pop_front().unwrap_or_else(|| Script::say("ok")), common)
+        (state.scripts.pop_front().unwrap_or_else(|| Script::say("ok")), common, number)
     };
     // At least one token is always evaluated.
     let common = common.min(prompt.len().saturating_sub(1));
     let cached = script.claimed_cache.unwrap_or(Generation::count(common));
     let limit = body["n_predict"].as_u64().unwrap_or(u64::MAX);
-    let mut generation = Generation { state, prompt, sampled: Vec::new(), cached, limit, left: false };
+    let mut generation =
+        Generation { state, prompt, sampled: Vec::new(), cached, limit, left: false, number };
     let result = play(stream, script, &mut generation).await;
     let over = generation.left;
     generation.leave();
@@ -662,6 +741,9 @@ async fn play(
     let head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
     if let Some(Step::Status(code, body)) = script.steps.first() {
         return send(stream, *code, body).await;
+    }
+    if let Some(Step::Hangup) = script.steps.first() {
+        return Err(io::ErrorKind::ConnectionAborted.into());
     }
     stream.write_all(head).await?;
     for step in script.steps {
@@ -688,13 +770,20 @@ async fn play(
             Step::Lose(tokens) => generation.sampled.extend((0..tokens).map(|_| 3 + 0xf0)),
             Step::Raw(bytes) => chunk(stream, &bytes).await?,
             Step::Stall(time) => stall(stream, time).await?,
+            Step::Gate(name) => {
+                while !lock(generation.state).opened.contains(&name) {
+                    stall(stream, Duration::from_millis(2)).await?;
+                }
+            }
             Step::Final(stop) => {
                 // Before the client hears of the end: its next question must find the slot at rest.
                 generation.leave();
                 event(stream, &generation.last(stop)).await?;
                 return chunk(stream, "").await;
             }
-            Step::Cut | Step::Status(..) => return Err(io::ErrorKind::ConnectionAborted.into()),
+            Step::Cut | Step::Hangup | Step::Status(..) => {
+                return Err(io::ErrorKind::ConnectionAborted.into());
+            }
             Step::EndBody => return chunk(stream, "").await,
         }
     }

@@ -105,7 +105,7 @@ impl Compiler<'_> {
         system_prompt: &str,
     ) -> Result<Result<Plan, Refusal>, ModelError> {
         let head = match self.head(system_prompt, true).await? {
-            Ok(head) if self.shows_tools(&head.text) => head,
+            Ok(head) if self.shows_tools(&head.text, system_prompt) => head,
             Ok(_) => return Ok(Err("it does not show the tools".to_owned())),
             Err(why) => return Ok(Err(why)),
         };
@@ -118,8 +118,11 @@ impl Compiler<'_> {
         Ok(family.map(|family| Plan { tools_by, family, head, user_open }))
     }
 
-    fn shows_tools(&self, text: &str) -> bool {
-        text.contains(&self.names.0) && text.contains(&self.names.1)
+    /// Whether the tools appear; a system prompt that names them does not count.
+    fn shows_tools(&self, head: &str, system_prompt: &str) -> bool {
+        let said = system_prompt.trim();
+        let rest = if said.is_empty() { head.to_owned() } else { head.replacen(said, "", 1) };
+        rest.contains(&self.names.0) && rest.contains(&self.names.1)
     }
 
     /// The family in whose words the template itself writes a call: the one whose parser reads it back.

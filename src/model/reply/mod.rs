@@ -13,8 +13,15 @@ use scan::{Found, find};
 
 pub use calls::ParsedCall;
 
-/// What the server makes the model say when its reasoning reaches the cap; so the cap can be recognised.
+/// What the model is made to say when its reasoning reaches the cap; so the cap can be recognised.
 pub const CAP_MESSAGE: &str = "\n\n(Enough thought: I answer now.)";
+
+/// What closes reasoning that has reached the cap: for the parser, as [`super::Server::cap_ids`] for the
+/// model.
+#[must_use]
+pub fn cap_text(tags: &ReasoningTags) -> String {
+    format!("{CAP_MESSAGE}\n{}\n\n", tags.close)
+}
 
 /// The marks that this module reads. Where they are control tokens, the server must be asked to write
 /// them out.

@@ -1,3 +1,5 @@
+#![allow(clippy::string_slice, reason = "a test may panic")]
+
 use super::*;
 use crate::proto::TokenIds;
 use proptest::prelude::*;

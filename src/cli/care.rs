@@ -1,0 +1,97 @@
+//! Looking after sessions: `attach`, `cancel`, `rename`, `delete`.
+
+use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+
+use super::args::{Attach, Delete, Rename};
+use super::error::CliError;
+use super::follow::{INTERRUPTED, Output};
+use super::link::{Arrival, Link};
+use super::pen::Pen;
+use super::text;
+use crate::proto::{Request, SessionInfo};
+
+/// `bxctl attach`: shows what happens in a session until the user ends it.
+///
+/// # Errors
+/// The daemon does not come back, or the output cannot be written.
+pub async fn attach(link: &mut Link, options: Attach) -> Result<(), CliError> {
+    let info = link.choose(options.session.as_deref()).await?;
+    let mut pen = Pen::split();
+    let mut running = link.watch(&info.id).await?;
+    let state = if running { "a turn is running" } else { "no turn is running; waiting for the next" };
+    pen.note(&format!("session {}: {state} (Ctrl-C goes away, and cancels nothing)", called(&info)))?;
+    let mut output = Output::new(options.json);
+    loop {
+        match link.next(&mut pen).await? {
+            Arrival::Event(event) => output.event(&mut pen, &event)?,
+            Arrival::Back { running: now, restarted } => {
+                if restarted && running {
+                    pen.end_answer()?;
+                    pen.warn(INTERRUPTED)?;
+                    output = Output::new(options.json);
+                }
+                running = now;
+            }
+        }
+    }
+}
+
+/// `bxctl cancel`.
+///
+/// # Errors
+/// [`Link::ask`]'s: there may be nothing to cancel.
+pub async fn cancel(link: &mut Link, session: Option<&str>) -> Result<(), CliError> {
+    let info = link.choose(session).await?;
+    link.ask(Request::Cancel { session: info.id.clone() }).await?;
+    Ok(Pen::split().note(&format!("session {}: the turn is cancelled", called(&info)))?)
+}
+
+/// `bxctl rename`.
+///
+/// # Errors
+/// [`Link::ask`]'s.
+pub async fn rename(link: &mut Link, options: Rename) -> Result<(), CliError> {
+    let info = link.resolve(&options.session).await?;
+    link.ask(Request::Rename { session: info.id.clone(), name: options.name.clone() }).await?;
+    Ok(Pen::split().note(&format!("session {} is \"{}\" now", info.id, text::line(&options.name)))?)
+}
+
+/// `bxctl delete`.
+///
+/// # Errors
+/// [`Link::ask`]'s; the user says no; or nobody can be asked.
+pub async fn delete(link: &mut Link, options: Delete) -> Result<(), CliError> {
+    let info = link.resolve(&options.session).await?;
+    if !options.yes {
+        confirm(&info)?;
+    }
+    link.ask(Request::Delete { session: info.id.clone() }).await?;
+    Ok(Pen::split().note(&format!("session {} is deleted", called(&info)))?)
+}
+
+fn confirm(info: &SessionInfo) -> Result<(), CliError> {
+    if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
+        let why = "delete asks on a terminal, and this is none; --yes deletes without asking";
+        return Err(CliError::Usage(why.to_owned()));
+    }
+    let mut err = io::stderr().lock();
+    let messages = info.messages;
+    write!(err, "delete session {} with its {messages} messages for ever? [y/N] ", called(info))?;
+    err.flush()?;
+    let mut answer = String::new();
+    let read = io::stdin().lock().read_line(&mut answer);
+    read.map_err(|e| CliError::Failed(format!("cannot read the answer: {e}")))?;
+    if matches!(answer.trim().to_lowercase().as_str(), "y" | "yes") {
+        Ok(())
+    } else {
+        Err(CliError::Failed("not deleted".to_owned()))
+    }
+}
+
+/// A session's id, and its name if it has one; safe.
+pub fn called(info: &SessionInfo) -> String {
+    match &info.name {
+        Some(name) => format!("{} \"{}\"", info.id, text::line(name)),
+        None => info.id.to_string(),
+    }
+}

@@ -1,0 +1,97 @@
+//! The commands of a chat: a slash and a word.
+
+/// What a line at the prompt means.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Meaning<'a> {
+    /// Nothing.
+    Empty,
+    /// A message for the model.
+    Message(&'a str),
+    /// `/help`
+    Help,
+    /// `/retry`
+    Retry,
+    /// `/usage`
+    Usage,
+    /// `/quit`
+    Quit,
+    /// `/new [NAME]`
+    New(Option<&'a str>),
+    /// `/rename NAME`
+    Rename(&'a str),
+    /// A command that is used wrongly, or that there is not: what to do.
+    Wrong(&'static str),
+}
+
+/// What `/help` prints.
+pub const HELP: &[&str] = &[
+    "/new [NAME]   begin a new session",
+    "/rename NAME  name this session",
+    "/retry        ask again where the newest turn has no answer",
+    "/usage        what each turn cost",
+    "/quit         leave (a running turn goes on)",
+    "//TEXT        send a message that begins with a slash",
+    "Alt-Enter, or a backslash before Enter, begins a new line.",
+    "Ctrl-C cancels the running turn, twice quits; Ctrl-D detaches.",
+];
+
+/// What a line means. A word with a second slash in it (a path) is no command.
+#[must_use]
+pub fn meaning(line: &str) -> Meaning<'_> {
+    let trimmed = line.trim();
+    if trimmed.is_empty() {
+        return Meaning::Empty;
+    }
+    let Some(rest) = trimmed.strip_prefix('/') else {
+        return Meaning::Message(line);
+    };
+    if rest.starts_with('/') {
+        return Meaning::Message(rest);
+    }
+    let (word, argument) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
+    if word.contains('/') {
+        return Meaning::Message(line);
+    }
+    let argument = Some(argument.trim()).filter(|argument| !argument.is_empty());
+    match (word, argument) {
+        ("help" | "?", _) => Meaning::Help,
+        ("retry", None) => Meaning::Retry,
+        ("usage", None) => Meaning::Usage,
+        ("quit" | "exit" | "q", None) => Meaning::Quit,
+        ("new", name) => Meaning::New(name),
+        ("rename", Some(name)) => Meaning::Rename(name),
+        ("rename", None) => Meaning::Wrong("a name is missing: /rename NAME"),
+        ("retry" | "usage" | "quit" | "exit" | "q", Some(_)) => {
+            Meaning::Wrong("this command takes nothing after it; /help lists the commands")
+        }
+        _ => Meaning::Wrong(
+            "no such command; /help lists them, and two slashes send a message that begins with one",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_and_messages_are_told_apart() {
+        for (line, expected) in [
+            ("", Meaning::Empty),
+            ("  \n ", Meaning::Empty),
+            ("hello /quit", Meaning::Message("hello /quit")),
+            (" indented", Meaning::Message(" indented")),
+            ("/etc/fstab: what is it?", Meaning::Message("/etc/fstab: what is it?")),
+            ("//quit", Meaning::Message("/quit")),
+            ("/quit", Meaning::Quit),
+            ("/new", Meaning::New(None)),
+            ("/new  a  name ", Meaning::New(Some("a  name"))),
+            ("/rename x", Meaning::Rename("x")),
+        ] {
+            assert_eq!(meaning(line), expected, "{line:?}");
+        }
+        for wrong in ["/", "/nope", "/rename ", "/retry now"] {
+            assert!(matches!(meaning(wrong), Meaning::Wrong(_)), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! The line editor, in a thread of its own: it waits for keys while the conversation goes on.
+
+use std::fs::{DirBuilder, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+
+use rustyline::error::ReadlineError;
+use rustyline::history::FileHistory;
+use rustyline::{
+    Cmd, ColorMode, ConditionalEventHandler, Config, Editor, Event, EventContext, EventHandler, KeyCode,
+    KeyEvent, Modifiers, RepeatCount,
+};
+use tokio::sync::mpsc as tokio_mpsc;
+
+use super::prompt::{PROMPT, PromptLine};
+use crate::cli::error::CliError;
+use crate::cli::link::state_dir;
+
+/// Lines that are remembered.
+const HISTORY_LINES: usize = 1000;
+
+/// What came from the keyboard.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Typed {
+    /// A message, maybe of several lines.
+    Line(String),
+    /// Ctrl-C.
+    Interrupt,
+    /// Ctrl-D, or the terminal has gone.
+    End,
+}
+
+/// The line editor.
+pub struct Input {
+    ask: mpsc::Sender<String>,
+    typed: tokio_mpsc::UnboundedReceiver<Typed>,
+    line: PromptLine,
+}
+
+impl Input {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// When the terminal cannot be used.
+    pub fn start() -> Result<Self, CliError> {
+        let failed = |e: &dyn std::fmt::Display| CliError::Failed(format!("cannot use the terminal: {e}"));
+        let line = PromptLine::default();
+        let continuations = Continuations::default();
+        let editor = editor(line.clone(), &continuations).map_err(|e| failed(&e))?;
+        let (ask, asked) = mpsc::channel();
+        let (typed_in, typed) = tokio_mpsc::unbounded_channel();
+        let shared = line.clone();
+        std::thread::Builder::new()
+            .name("input".to_owned())
+            .spawn(move || edit(editor, (&shared, &continuations), &asked, &typed_in))
+            .map_err(|e| failed(&e))?;
+        Ok(Self { ask, typed, line })
+    }
+
+    /// Shows the prompt, with a text that is there already.
+    pub fn prompt(&self, initial: String) {
+        // a thread that has ended shows in `next`
+        let _ = self.ask.send(initial);
+    }
+
+    /// What is typed at the prompt. Can be dropped and called again.
+    pub async fn next(&mut self) -> Typed {
+        self.typed.recv().await.unwrap_or(Typed::End)
+    }
+
+    /// What stands at the prompt.
+    #[must_use]
+    pub fn line(&self) -> PromptLine {
+        self.line.clone()
+    }
+}
+
+type LineEditor = Editor<PromptLine, FileHistory>;
+
+fn editor(line: PromptLine, continuations: &Continuations) -> rustyline::Result<LineEditor> {
+    let config = Config::builder()
+        .max_history_size(HISTORY_LINES)?
+        .history_ignore_dups(true)?
+        // only so that the editor tells what stands at the prompt: nothing is coloured
+        .color_mode(ColorMode::Enabled)
+        .bracketed_paste(true)
+        .build();
+    let mut editor = LineEditor::with_config(config)?;
+    editor.set_helper(Some(line));
+    editor.bind_sequence(KeyEvent(KeyCode::Enter, Modifiers::ALT), EventHandler::Simple(Cmd::Newline));
+    editor.bind_sequence(
+        KeyEvent(KeyCode::Enter, Modifiers::NONE),
+        EventHandler::Conditional(Box::new(continuations.clone())),
+    );
+    Ok(editor)
+}
+
+/// Enter after a backslash at the end begins a new line. The backslash is taken out when the message is
+/// done: only one that was typed so, never one that was pasted. Each entry is the text up to, and with,
+/// such a backslash.
+#[derive(Clone, Default)]
+struct Continuations(Arc<Mutex<Vec<String>>>);
+
+impl Continuations {
+    fn all(&self) -> MutexGuard<'_, Vec<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The message without those backslashes.
+    fn join(&self, mut line: String) -> String {
+        let mut all = std::mem::take(&mut *self.all());
+        all.sort_by_key(|begin| std::cmp::Reverse(begin.len()));
+        all.dedup();
+        for begin in all {
+            let at = begin.len().saturating_sub(1);
+            if line.strip_prefix(begin.as_str()).is_some_and(|rest| rest.starts_with('\n')) {
+                line.replace_range(at..begin.len(), "");
+            }
+        }
+        line
+    }
+}
+
+impl ConditionalEventHandler for Continuations {
+    fn handle(&self, _: &Event, _: RepeatCount, _: bool, context: &EventContext) -> Option<Cmd> {
+        let (line, at) = (context.line(), context.pos());
+        if !(line.ends_with('\\') && at == line.len()) {
+            return None;
+        }
+        self.all().push(line.to_owned());
+        Some(Cmd::Newline)
+    }
+}
+
+fn edit(
+    mut editor: LineEditor,
+    (line, continuations): (&PromptLine, &Continuations),
+    asked: &mpsc::Receiver<String>,
+    typed: &tokio_mpsc::UnboundedSender<Typed>,
+) {
+    // without a file, what was typed is remembered as long as the conversation
+    let history = history_file().ok();
+    if let Some(path) = &history {
+        let _ = editor.load_history(path);
+    }
+    while let Ok(initial) = asked.recv() {
+        let read = editor.readline_with_initial(PROMPT, (&initial, ""));
+        line.gone();
+        let answer = match read {
+            Ok(line) => {
+                let line = continuations.join(line);
+                if !line.trim().is_empty() {
+                    let _ = editor.add_history_entry(&line);
+                    if let Some(path) = &history {
+                        let _ = editor.append_history(path);
+                    }
+                }
+                Typed::Line(line)
+            }
+            Err(ReadlineError::Interrupted) => Typed::Interrupt,
+            Err(_) => Typed::End,
+        };
+        if typed.send(answer).is_err() {
+            return;
+        }
+    }
+}
+
+/// The file of what was typed, readable by its owner alone.
+fn history_file() -> io::Result<PathBuf> {
+    let dir = state_dir().join("bxctl");
+    DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+    let path = dir.join("history");
+    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
+        _ => Ok(path),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_typed_backslashes_are_taken_out() {
+        let join = |begins: &[&str], line: &str| {
+            let continuations = Continuations::default();
+            continuations.all().extend(begins.iter().map(|begin| (*begin).to_owned()));
+            let joined = continuations.join(line.to_owned());
+            assert!(continuations.all().is_empty());
+            joined
+        };
+        assert_eq!(join(&["a\\", "a\\\nb\\"], "a\\\nb\\\nc"), "a\nb\nc");
+        assert_eq!(join(&[], "pasted \\\nline"), "pasted \\\nline");
+        // changed afterwards: then it is what the user wants
+        assert_eq!(join(&["a\\"], "x\\\nb"), "x\\\nb");
+        assert_eq!(join(&["a\\", "a\\"], "a\\\n"), "a\n");
+    }
+}

@@ -1,0 +1,156 @@
+//! The keyboard while a turn runs: Ctrl-D detaches, and what is typed ahead is kept for the next prompt.
+//!
+//! Invariant: the terminal is as it was before when [`Keys`] is dropped.
+
+use std::io;
+
+use nix::sys::termios::{
+    LocalFlags, SetArg, SpecialCharacterIndices as Special, Termios, tcgetattr, tcsetattr,
+};
+use tokio::net::unix::pipe;
+
+/// What is typed ahead is kept up to so many bytes.
+const TYPED_AHEAD_BYTES: usize = 64 * 1024;
+
+const CTRL_D: u8 = 4;
+const CTRL_U: u8 = 21;
+const ESCAPE: u8 = 27;
+const BACKSPACE: [u8; 2] = [8, 127];
+
+/// The terminal's modes, put back when this is dropped.
+pub struct Restore(Termios);
+
+impl Restore {
+    /// Keeps the modes of the terminal at the standard input.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self(tcgetattr(io::stdin())?))
+    }
+}
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        // nothing can be done about a terminal that has gone
+        let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, &self.0);
+    }
+}
+
+/// The keyboard, read key by key and without echo. Ctrl-C and Ctrl-Z still are signals.
+pub struct Keys {
+    // a terminal opened anew: it can be made non-blocking without doing so to the standard input
+    terminal: pipe::Receiver,
+    _restore: Restore,
+    typed: Typed,
+}
+
+impl Keys {
+    /// Takes the keyboard.
+    ///
+    /// # Errors
+    /// When the standard input is no terminal, or one that cannot be opened.
+    pub fn start() -> io::Result<Self> {
+        let restore = Restore::new()?;
+        let path = nix::unistd::ttyname(io::stdin()).unwrap_or_else(|_| "/dev/tty".into());
+        let terminal = pipe::OpenOptions::new().unchecked(true).open_receiver(path)?;
+        let mut modes = restore.0.clone();
+        modes.local_flags.remove(LocalFlags::ICANON | LocalFlags::ECHO);
+        for (index, value) in [(Special::VMIN, 1), (Special::VTIME, 0)] {
+            if let Some(slot) = modes.control_chars.get_mut(index as usize) {
+                *slot = value;
+            }
+        }
+        tcsetattr(io::stdin(), SetArg::TCSANOW, &modes)?;
+        Ok(Self { terminal, _restore: restore, typed: Typed::default() })
+    }
+
+    /// Waits until the user wants to detach, or the terminal has gone. Can be dropped and called again.
+    pub async fn detach(&mut self) {
+        loop {
+            let mut buffer = [0; 1024];
+            if self.terminal.readable().await.is_err() {
+                return;
+            }
+            match self.terminal.try_read(&mut buffer) {
+                Ok(n) if n > 0 => {
+                    if self.typed.push(buffer.get(..n).unwrap_or_default()) {
+                        return;
+                    }
+                }
+                Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                _ => return,
+            }
+        }
+    }
+
+    /// What was typed ahead: `Ok` is complete, with Enter at its end; `Err` is still being written.
+    pub fn typed_ahead(self) -> Result<String, String> {
+        self.typed.finish()
+    }
+}
+
+/// Text typed without an editor.
+#[derive(Default)]
+struct Typed {
+    bytes: Vec<u8>,
+    // inside an escape sequence, such as of an arrow key
+    escape: Option<u8>,
+}
+
+impl Typed {
+    /// Takes keys; whether one of them was Ctrl-D.
+    fn push(&mut self, keys: &[u8]) -> bool {
+        for key in keys {
+            match (self.escape, *key) {
+                (Some(ESCAPE), b'[' | b'O') => self.escape = Some(*key),
+                (Some(b'['), 0x20..=0x3f) => {}
+                (Some(_), _) => self.escape = None,
+                (None, ESCAPE) => self.escape = Some(ESCAPE),
+                (None, CTRL_D) => return true,
+                (None, CTRL_U) => self.bytes.clear(),
+                (None, key) if BACKSPACE.contains(&key) => {
+                    // back to the beginning of a character
+                    while self.bytes.pop().is_some_and(|byte| byte & 0xc0 == 0x80) {}
+                }
+                (None, b'\r') => self.bytes.push(b'\n'),
+                (None, b'\n' | b'\t' | 0x20..) if self.bytes.len() < TYPED_AHEAD_BYTES => {
+                    self.bytes.push(*key)
+                }
+                (None, _) => {}
+            }
+        }
+        false
+    }
+
+    fn finish(self) -> Result<String, String> {
+        let text = String::from_utf8_lossy(&self.bytes).into_owned();
+        match text.trim_end_matches('\n') {
+            whole if whole.len() < text.len() && !whole.trim().is_empty() => Ok(whole.to_owned()),
+            rest => Err(rest.to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn typed(keys: &[u8]) -> Result<String, String> {
+        let mut typed = Typed::default();
+        for key in keys.chunks(1) {
+            assert!(!typed.push(key));
+        }
+        typed.finish()
+    }
+
+    #[test]
+    fn what_is_typed_ahead_is_kept() {
+        assert_eq!(typed(b"hello\r"), Ok("hello".to_owned()));
+        assert_eq!(typed(b"one\rtwo"), Err("one\ntwo".to_owned()));
+        assert_eq!(typed(b"\r\r"), Err(String::new()));
+        assert_eq!(typed("grü\x7f\x7fün\x1b[A\x1b[1;5D\x1bOP!".as_bytes()), Err("gün!".to_owned()));
+        assert_eq!(typed(b"wrong\x15right\n"), Ok("right".to_owned()));
+        assert!(Typed::default().push(b"ab\x04"));
+    }
+}

@@ -1,0 +1,292 @@
+//! A session's records as a person reads them: in the terminal, and as Markdown.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use super::lists::{minute, outcome_word, state_word};
+use super::text;
+use super::view::tool_result_line;
+use crate::proto::{
+    AssistantMessage, CallId, Decision, LogRecord, SessionInfo, SessionState, ToolResult, TurnEnd,
+    TurnOutcome,
+};
+
+/// What tools were called with, until their results come.
+#[derive(Default)]
+struct Calls(BTreeMap<CallId, String>);
+
+impl Calls {
+    fn remember(&mut self, message: &AssistantMessage) {
+        self.0.extend(message.tool_calls.iter().map(|call| (call.call, call.arguments.clone())));
+    }
+
+    fn arguments(&mut self, result: &ToolResult) -> String {
+        self.0.remove(&result.call).unwrap_or_default()
+    }
+}
+
+/// Text for the terminal; all of it is safe.
+pub struct Transcript {
+    colour: bool,
+    ids: bool,
+    calls: Calls,
+}
+
+impl Transcript {
+    /// With or without dimmed parts, with or without token ids.
+    #[must_use]
+    pub fn new(colour: bool, ids: bool) -> Self {
+        Self { colour, ids, calls: Calls::default() }
+    }
+
+    fn dim(&self, block: &str) -> String {
+        let mut out = String::new();
+        for line in text::block(block).lines() {
+            let (on, off) = if self.colour { ("\x1b[2m", "\x1b[0m") } else { ("", "") };
+            // writing to a String cannot fail
+            let _ = writeln!(out, "{on}{line}{off}");
+        }
+        out
+    }
+
+    /// What stands before the records.
+    #[must_use]
+    pub fn head(&self, info: &SessionInfo) -> String {
+        let mut parts = vec![format!("session {}", info.id)];
+        parts.extend(info.name.as_ref().map(|name| format!("\"{}\"", text::line(name))));
+        parts.extend(info.model.as_ref().map(|model| text::line(model)));
+        if info.state != SessionState::Ok {
+            parts.push(state_word(info.state).to_owned());
+        }
+        let mut head = self.dim(&parts.join(" · "));
+        if let Some(reason) = &info.reason {
+            head.push_str(&self.dim(&text::line(reason)));
+        }
+        head
+    }
+
+    /// A record; of some kinds nothing is shown.
+    #[must_use]
+    pub fn record(&mut self, record: &LogRecord) -> String {
+        match record {
+            LogRecord::UserMessage(m) => {
+                let mut out = format!("\n{}", self.dim(&format!("turn {} · {} UTC", m.turn, minute(m.time))));
+                for line in text::block(&m.text).split('\n') {
+                    let _ = writeln!(out, "» {line}");
+                }
+                out
+            }
+            LogRecord::AssistantMessage(m) => self.answer(m),
+            LogRecord::ToolResult(r) => {
+                let arguments = self.calls.arguments(r);
+                self.dim(&tool_result_line(&r.name, &arguments, r.outcome, &r.content))
+            }
+            LogRecord::Approval(a) => {
+                let decision = if a.decision == Decision::Allow { "allowed" } else { "denied" };
+                self.dim(&format!("⚙ call {} {decision} by {}", a.call, text::line(&a.by)))
+            }
+            LogRecord::Named(n) => self.dim(&format!("named \"{}\"", text::line(&n.name))),
+            LogRecord::TurnEnd(end) => end_line(end).map(|line| self.dim(&line)).unwrap_or_default(),
+            LogRecord::SessionStart(s) if s.epoch.0 > 0 => self.dim(&format!("epoch {}", s.epoch)),
+            LogRecord::SessionStart(_) | LogRecord::ToolStart(_) | LogRecord::Usage(_) => String::new(),
+        }
+    }
+
+    fn answer(&mut self, m: &AssistantMessage) -> String {
+        self.calls.remember(m);
+        let mut out = String::new();
+        if let Some(reasoning) = &m.reasoning {
+            out.push_str(&self.dim(reasoning));
+        }
+        if !m.text.is_empty() {
+            out.push_str(&text::block(&m.text));
+            if !out.ends_with('\n') {
+                out.push('\n');
+            }
+        }
+        if self.ids {
+            for (what, list) in [("prompt ids", &m.prompt_ids), ("sampled ids", &m.ids)] {
+                let numbers: Vec<String> = list.0.iter().map(u32::to_string).collect();
+                out.push_str(&self.dim(&format!("{what} ({}): {}", list.len(), numbers.join(" "))));
+            }
+        }
+        out
+    }
+}
+
+/// How a turn ended, where it is worth a line.
+fn end_line(end: &TurnEnd) -> Option<String> {
+    if end.outcome == TurnOutcome::Done && end.detail.is_none() {
+        return None;
+    }
+    let detail = end.detail.as_ref().map(|detail| format!(": {}", text::line(detail))).unwrap_or_default();
+    Some(format!("{}{detail}", outcome_word(Some(end.outcome))))
+}
+
+/// Markdown; what people and the model wrote is as they wrote it.
+#[derive(Default)]
+pub struct Markdown {
+    calls: Calls,
+}
+
+impl Markdown {
+    /// What stands before the records.
+    #[must_use]
+    pub fn head(&self, info: &SessionInfo) -> String {
+        let title = info.name.clone().unwrap_or_else(|| format!("Session {}", info.id));
+        let mut out = format!("# {}\n\n- Session: `{}`\n", text::line(&title), info.id);
+        if let Some(model) = &info.model {
+            let _ = writeln!(out, "- Model: {}", text::line(model));
+        }
+        if let Some(started) = info.started {
+            let _ = writeln!(out, "- Started: {} UTC", minute(started));
+        }
+        if info.state != SessionState::Ok {
+            let reason = info.reason.as_ref().map(|reason| format!(": {}", text::line(reason)));
+            let _ = writeln!(out, "- State: {}{}", state_word(info.state), reason.unwrap_or_default());
+        }
+        out
+    }
+
+    /// A record; of some kinds nothing is written.
+    #[must_use]
+    pub fn record(&mut self, record: &LogRecord) -> String {
+        match record {
+            LogRecord::UserMessage(m) => {
+                format!("\n## Turn {} ({} UTC)\n\n**User:**\n\n{}\n", m.turn, minute(m.time), quote(&m.text))
+            }
+            LogRecord::AssistantMessage(m) => {
+                self.calls.remember(m);
+                let mut out = String::new();
+                if let Some(reasoning) = &m.reasoning {
+                    let _ = write!(
+                        out,
+                        "\n<details><summary>Reasoning</summary>\n\n{}\n</details>\n",
+                        fence(reasoning)
+                    );
+                }
+                if !m.text.is_empty() {
+                    let _ = write!(out, "\n{}\n", m.text);
+                }
+                out
+            }
+            LogRecord::ToolResult(r) => {
+                let arguments = self.calls.arguments(r);
+                let line = text::line(&r.name).replace('`', "'");
+                let how = serde_json::to_value(r.outcome).ok();
+                let how = how.as_ref().and_then(|v| v.as_str()).unwrap_or_default();
+                format!("\nTool `{line}` ({how}):\n\n{}\n{}", fence(&arguments), fence(&r.content))
+            }
+            LogRecord::TurnEnd(end) => end_line(end).map(|line| format!("\n*{line}*\n")).unwrap_or_default(),
+            _ => String::new(),
+        }
+    }
+}
+
+fn quote(text: &str) -> String {
+    let lines: Vec<String> = text.split('\n').map(|line| format!("> {line}")).collect();
+    lines.join("\n")
+}
+
+/// A code block whose fence is longer than any in the text.
+fn fence(text: &str) -> String {
+    let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
+    let fence = "`".repeat(longest.saturating_add(1).max(3));
+    let end = if text.ends_with('\n') { "" } else { "\n" };
+    format!("{fence}\n{text}{end}{fence}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::{
+        Digest, Epoch, Finish, SessionStart, Timestamp, TokenIds, ToolCall, ToolOutcome, TurnId, UserMessage,
+    };
+
+    fn records() -> Vec<LogRecord> {
+        let time: Timestamp = "2026-01-31T23:59:59.999Z".parse().unwrap();
+        let turn = TurnId(1);
+        let answer = |text: &str, calls: Vec<ToolCall>| {
+            LogRecord::AssistantMessage(AssistantMessage {
+                time,
+                turn,
+                text: text.to_owned(),
+                reasoning: (!calls.is_empty()).then(|| "I need a tool.\nYes.".to_owned()),
+                finish: if calls.is_empty() { Finish::Stop } else { Finish::ToolCalls },
+                tool_calls: calls,
+                prompt_ids: TokenIds(vec![1, 2, 300]),
+                ids: TokenIds(vec![7]),
+            })
+        };
+        let call = ToolCall { call: CallId(1), name: "run`".into(), arguments: "{\"a\": 1}".into() };
+        vec![
+            LogRecord::SessionStart(SessionStart {
+                time,
+                session: "s1".parse().unwrap(),
+                epoch: Epoch(0),
+                slot: 0,
+                baseline: Digest::of(b""),
+                previous: None,
+                origin: None,
+            }),
+            LogRecord::UserMessage(UserMessage { time, turn, text: "What\n\x1b[2Jnow?".into() }),
+            answer("", vec![call]),
+            LogRecord::ToolResult(ToolResult {
+                time,
+                turn,
+                call: CallId(1),
+                name: "run`".into(),
+                outcome: ToolOutcome::Error,
+                content: "no ```` such\nthing".into(),
+                truncated_bytes: 0,
+                millis: 5,
+            }),
+            answer("It *failed*\u{9b}m.", vec![]),
+            LogRecord::TurnEnd(TurnEnd {
+                time,
+                turn,
+                outcome: TurnOutcome::Limit,
+                detail: Some("turn_requests: 2".into()),
+                millis: Some(10),
+            }),
+        ]
+    }
+
+    fn info() -> SessionInfo {
+        SessionInfo {
+            id: "s1".parse().unwrap(),
+            name: Some("my\x1b[1m day".into()),
+            state: SessionState::Interrupted,
+            started: Some("2026-01-31T23:00:00.000Z".parse().unwrap()),
+            last: None,
+            messages: 3,
+            turns: 1,
+            context_n: 300,
+            model: Some("tiny".into()),
+            reason: Some("turn 1 has no end".into()),
+        }
+    }
+
+    #[test]
+    fn in_the_terminal() {
+        let mut transcript = Transcript::new(false, true);
+        let mut out = transcript.head(&info());
+        out.extend(records().iter().map(|record| transcript.record(record)));
+        assert!(out.chars().all(|c| c == '\n' || !c.is_control()));
+        insta::assert_snapshot!(out);
+    }
+
+    #[test]
+    fn as_markdown() {
+        let mut markdown = Markdown::default();
+        let mut out = markdown.head(&info());
+        out.extend(records().iter().map(|record| markdown.record(record)));
+        insta::assert_snapshot!(out.replace('\x1b', "ESC").replace('\u{9b}', "CSI"));
+    }
+
+    #[test]
+    fn dimming_stays_within_its_line() {
+        let dimmed = Transcript::new(true, false).dim("a\nb");
+        assert_eq!(dimmed, "\x1b[2ma\x1b[0m\n\x1b[2mb\x1b[0m\n");
+    }
+}

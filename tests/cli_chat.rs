@@ -1,0 +1,492 @@
+//! `bxctl chat` in a real pseudo-terminal against a scripted daemon: keys in, screen contents out.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+mod cli_fake;
+
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::{Duration, Instant};
+
+use boxmaker::proto::{
+    CallId, EventKind, Phase, Reply, Request, SessionInfo, SessionState, Snapshot, ToolOutcome, TurnOutcome,
+};
+use cli_fake::{
+    Act, Fake, end, events, info, snapshot, stderr, stdout, text, turn_reply, usage, usual, whole_turn,
+};
+use expectrl::Session;
+use expectrl::process::unix::WaitStatus;
+use expectrl::session::OsSession;
+
+/// How long anything on the screen may take: machines are slow at times.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A terminal with `bxctl` in it.
+struct Terminal {
+    session: OsSession,
+    screen: vt100::Parser,
+}
+
+impl Terminal {
+    fn start(fake: &Fake, arguments: &[&str], columns: u16, rows: u16) -> Self {
+        let mut command = fake.command();
+        command.args(arguments);
+        // the size must be there before the program looks
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", &format!("stty cols {columns} rows {rows}; exec \"$@\"")]);
+        shell.arg("sh").arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => shell.env(name, value),
+                None => shell.env_remove(name),
+            };
+        }
+        let session = Session::spawn(shell).unwrap();
+        Self { session, screen: vt100::Parser::new(rows, columns, 500) }
+    }
+
+    /// Takes in what was written, for a moment.
+    fn look(&mut self) -> bool {
+        let mut buffer = [0; 4096];
+        match self.session.try_read(&mut buffer) {
+            Ok(0) => false,
+            Ok(n) => {
+                self.screen.process(buffer.get(..n).unwrap());
+                true
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
+                std::thread::sleep(Duration::from_millis(5));
+                true
+            }
+            // the other side has closed the terminal
+            Err(_) => false,
+        }
+    }
+
+    /// What is on the screen, with no empty lines at its end.
+    fn contents(&self) -> String {
+        let lines: Vec<String> =
+            self.screen.screen().contents().lines().map(|line| line.trim_end().to_owned()).collect();
+        lines.join("\n").trim_end().to_owned()
+    }
+
+    fn wait(&mut self, what: impl Fn(&str) -> bool) -> String {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let contents = self.contents();
+            if what(&contents) {
+                return contents;
+            }
+            assert!(self.look() && Instant::now() < until, "it does not come; the screen:\n{contents}");
+        }
+    }
+
+    fn wait_for(&mut self, text: &str) -> String {
+        self.wait(|contents| contents.contains(text))
+    }
+
+    /// Waits for an empty prompt at the end of the screen.
+    fn prompt(&mut self) -> String {
+        self.wait(|contents| contents.ends_with("\n>"))
+    }
+
+    fn keys(&mut self, keys: &str) {
+        self.session.write_all(keys.as_bytes()).unwrap();
+        self.session.flush().unwrap();
+    }
+
+    /// The exit status, at the end.
+    fn exit(&mut self) -> i32 {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            self.look();
+            match self.session.get_process().status() {
+                Ok(WaitStatus::Exited(_, code)) => {
+                    while self.look() && Instant::now() < until {}
+                    return code;
+                }
+                Ok(WaitStatus::StillAlive) if Instant::now() < until => {}
+                other => panic!("{other:?}; the screen:\n{}", self.contents()),
+            }
+        }
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.session.get_process_mut().exit(true);
+    }
+}
+
+/// A daemon that answers each message with "You said: …".
+fn echo() -> Fake {
+    let mut turn = 1;
+    Fake::start(move |request| match request {
+        Request::Send { session, text } => {
+            turn += 1;
+            let answer = format!("You said: {text}");
+            Act::Then(turn_reply(session, turn), whole_turn(session, turn, turn * 100, text, &[&answer]))
+        }
+        other => usual(other).unwrap(),
+    })
+}
+
+/// A daemon whose turns begin with these events and then wait.
+fn waiting(kinds: Vec<EventKind>) -> Fake {
+    Fake::start(move |request| match request {
+        Request::Send { session, .. } => {
+            Act::Then(turn_reply(session, 2), events(session, 2, 11, kinds.clone()))
+        }
+        other => usual(other).unwrap(),
+    })
+}
+
+fn a_rich_turn() -> Vec<EventKind> {
+    let call = CallId(1);
+    vec![
+        EventKind::TurnStart { text: "hello".into(), retry: false },
+        EventKind::Prefill { done: 150, total: 200, cached: 100 },
+        EventKind::Reasoning { text: "The user greets me.".into() },
+        text("Let me look."),
+        usage(0),
+        EventKind::ToolCall {
+            call,
+            name: "find_tool".into(),
+            arguments: "{\"query\": \"weather today\"}".into(),
+        },
+        EventKind::ToolResult {
+            call,
+            name: "find_tool".into(),
+            outcome: ToolOutcome::Ok,
+            content: "weather\nclock".into(),
+        },
+        text("It is sunny; \x1b]0;owned\x07\x1b[2Jno escape"),
+        text(" gets through: \u{9b}31m."),
+        usage(12),
+        end(TurnOutcome::Done, None),
+    ]
+}
+
+#[test]
+fn a_turn_at_80_columns() {
+    let fake = waiting(a_rich_turn());
+    let mut terminal = Terminal::start(&fake, &[], 80, 24);
+    terminal.prompt();
+    terminal.keys("hello\r");
+    terminal.wait_for("12 tokens were evaluated again");
+    insta::assert_snapshot!(terminal.prompt());
+    // dimmed reasoning, and no title from the model
+    let screen = terminal.screen.screen();
+    let row = screen.contents().lines().position(|line| line.contains("greets")).unwrap();
+    let row = u16::try_from(row).unwrap();
+    assert!(screen.cell(row, 0).unwrap().dim());
+    assert!(!screen.cell(row + 1, 0).unwrap().dim());
+    terminal.keys("\x04");
+    assert_eq!(terminal.exit(), 0);
+}
+
+#[test]
+fn a_turn_at_40_columns() {
+    let fake = waiting(a_rich_turn());
+    let mut terminal = Terminal::start(&fake, &["chat"], 40, 30);
+    terminal.prompt();
+    terminal.keys("hello\r");
+    terminal.wait_for("12 tokens were evaluated again");
+    insta::assert_snapshot!(terminal.prompt());
+}
+
+#[test]
+fn prefill_is_one_line_that_is_rewritten() {
+    let fake = waiting(vec![
+        EventKind::TurnStart { text: "x".into(), retry: false },
+        EventKind::Waiting { why: "the model is loading".into() },
+        EventKind::Prefill { done: 100, total: 200, cached: 100 },
+        EventKind::Prefill { done: 150, total: 200, cached: 100 },
+    ]);
+    let mut terminal = Terminal::start(&fake, &[], 80, 24);
+    terminal.prompt();
+    terminal.keys("x\r");
+    let contents = terminal.wait_for("reading 75 %: 50 of 100 tokens, 100 from cache");
+    assert!(!contents.contains("50 %:") && !contents.contains("loading"), "{contents}");
+    fake.push(events(&"s1".parse().unwrap(), 2, 20, vec![text("done"), end(TurnOutcome::Done, None)]));
+    let contents = terminal.prompt();
+    assert!(contents.ends_with("> x\ndone\n>"), "{contents}");
+}
+
+#[test]
+fn several_lines_are_one_message() {
+    let fake = echo();
+    let mut terminal = Terminal::start(&fake, &[], 80, 24);
+    for (keys, sent) in [
+        ("one\\\rtwo\r", "one\ntwo"),
+        ("three\x1b\rfour\r", "three\nfour"),
+        ("\x1b[200~paste \\\rmore\x1b[201~\r", "paste \\\nmore"),
+        ("//quit\r", "/quit"),
+    ] {
+        terminal.prompt();
+        let before = fake.sent().len();
+        terminal.keys(keys);
+        terminal.wait(|_| fake.sent().len() > before);
+        assert_eq!(fake.sent().last().unwrap(), sent);
+        terminal.wait_for("You said");
+    }
+    terminal.prompt();
+    let history = fake.dir.path().join(".local/state/bxctl/history");
+    let mode = std::fs::metadata(&history).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    assert!(std::fs::read_to_string(&history).unwrap().contains("paste"));
+    // the newest comes back with the arrow key
+    terminal.keys("\x1b[A");
+    terminal.wait(|contents| contents.ends_with("> //quit"));
+}
+
+#[test]
+fn ctrl_c_cancels_and_twice_quits() {
+    let mut cancels = 0;
+    let mut turn = 1;
+    let fake = Fake::start(move |request| match request {
+        Request::Send { session, .. } => {
+            turn += 1;
+            let kinds = vec![text("a long answer to "), text(&turn.to_string())];
+            Act::Then(turn_reply(session, turn), events(session, turn, turn * 100, kinds))
+        }
+        Request::Cancel { session } => {
+            cancels += 1;
+            if cancels > 1 {
+                return Act::Silence;
+            }
+            Act::Before(
+                events(session, turn, turn * 100 + 2, vec![usage(0), end(TurnOutcome::Cancelled, None)]),
+                Reply::Done {},
+            )
+        }
+        other => usual(other).unwrap(),
+    });
+    let mut terminal = Terminal::start(&fake, &[], 80, 24);
+    terminal.prompt();
+    terminal.keys("go\r");
+    terminal.wait_for("a long answer to 2");
+    terminal.keys("\x03");
+    terminal.wait_for("cancelled");
+    terminal.prompt();
+    // the first one's time has passed: this is a first one again
+    std::thread::sleep(Duration::from_millis(2100));
+    terminal.keys("\x03");
+    terminal.wait_for("Ctrl-C again quits");
+    terminal.prompt();
+    std::thread::sleep(Duration::from_millis(2100));
+    terminal.keys("again\r");
+    terminal.wait_for("a long answer to 3");
+    terminal.keys("\x03");
+    terminal.wait_for("cancelling");
+    terminal.keys("\x03");
+    assert_eq!(terminal.exit(), 130);
+    let asked = fake.asked().into_iter().filter(|r| matches!(r, Request::Cancel { .. })).count();
+    assert_eq!(asked, 2);
+}
+
+#[test]
+fn ctrl_d_detaches_and_cancels_nothing() {
+    let fake = waiting(vec![text("working on it")]);
+    let mut terminal = Terminal::start(&fake, &[], 80, 24);
+    terminal.prompt();
+    terminal.keys("go\r");
+    terminal.wait_for("working on it");
+    terminal.keys("\x04");
+    terminal.wait_for("detached; the turn goes on: `bxctl chat --session s1`");
+    assert_eq!(terminal.exit(), 0);
+    assert!(!fake.asked().iter().any(|r| matches!(r, Request::Cancel { .. })));
+}
+
+#[test]
+fn what_is_typed_during_a_turn_comes_after_it() {
+    let fake = waiting(vec![text("first answer")]);
+    let session = "s1".parse().unwrap();
+    let mut terminal = Terminal::start(&fake, &[], 80, 24);
+    terminal.prompt();
+    terminal.keys("go\r");
+    terminal.wait_for("first answer");
+    terminal.keys("and then\x7f?\r");
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(fake.sent().len(), 1, "not before the turn has ended");
+    fake.push(events(&session, 2, 20, vec![end(TurnOutcome::Done, None)]));
+    terminal.wait(|_| fake.sent().len() == 2);
+    assert_eq!(fake.sent().last().unwrap(), "and the?");
+    terminal.wait_for("> and the?");
+    terminal.keys("half");
+    std::thread::sleep(Duration::from_millis(200));
+    fake.push(events(&session, 2, 30, vec![end(TurnOutcome::Done, None)]));
+    terminal.wait(|contents| contents.ends_with("\n> half"));
+}
+
+#[test]
+fn a_running_turn_is_joined() {
+    let fake = Fake::start(|request| match request {
+        Request::Open { .. } => {
+            let info = SessionInfo { state: SessionState::Running, ..info("s1") };
+            Act::Reply(Reply::Session { info, differs: vec!["temperature 0.2, now 0.7".into()] })
+        }
+        Request::Attach { session, .. } => {
+            let so_far = Snapshot {
+                phase: Phase::Generating,
+                user_text: "tell me a story".into(),
+                text: "Once upon".into(),
+                reasoning: String::new(),
+            };
+            Act::Then(
+                Reply::Attached { seq: 10, running: true },
+                events(session, 2, 10, vec![snapshot(so_far), text(" a time")]),
+            )
+        }
+        other => usual(other).unwrap(),
+    });
+    let mut terminal = Terminal::start(&fake, &["chat", "--last"], 80, 24);
+    let contents = terminal.wait_for("Once upon a time");
+    assert!(contents.contains("» tell me a story") && contents.contains("temperature 0.2, now 0.7"));
+    fake.push(events(&"s1".parse().unwrap(), 2, 20, vec![usage(0), end(TurnOutcome::Done, None)]));
+    let contents = terminal.prompt();
+    assert_eq!(contents.matches("Once upon").count(), 1, "{contents}");
+}
+
+#[test]
+fn the_turns_of_others_are_shown_above_the_prompt() {
+    let fake = echo();
+    let mut terminal = Terminal::start(&fake, &[], 80, 24);
+    terminal.prompt();
+    terminal.keys("half a li");
+    terminal.wait(|contents| contents.ends_with("> half a li"));
+    fake.push(whole_turn(&"s1".parse().unwrap(), 9, 50, "somebody asks", &["the ans", "wer\nof two lines"]));
+    let contents =
+        terminal.wait(|contents| contents.contains("300 from cache") && contents.ends_with("> half a li"));
+    assert!(contents.contains("» somebody asks\nthe answer\nof two lines\n"), "{contents}");
+    terminal.keys("ne\r");
+    terminal.wait_for("You said: half a line");
+}
+
+#[test]
+fn a_lost_daemon_is_noticed_at_the_prompt() {
+    let fake = echo();
+    let mut terminal = Terminal::start(&fake, &[], 80, 24);
+    terminal.prompt();
+    fake.hang_up(false);
+    terminal.wait_for("the daemon has gone");
+    terminal.wait_for("the daemon is back");
+    terminal.prompt();
+    terminal.keys("still there?\r");
+    terminal.wait_for("You said: still there?");
+    terminal.prompt();
+    fake.hang_up(true);
+    terminal.wait(|contents| contents.matches("the daemon has gone").count() == 2);
+    assert_eq!(terminal.exit(), 3);
+    assert!(terminal.contents().contains("no daemon"), "{}", terminal.contents());
+}
+
+#[test]
+fn a_turn_goes_on_after_the_daemon_was_away() {
+    let mut attached = 0;
+    let fake = Fake::start(move |request| match request {
+        Request::Attach { session, after } => {
+            attached += 1;
+            if attached == 1 {
+                return usual(request).unwrap();
+            }
+            assert_eq!(after.as_ref().unwrap().seq, 12);
+            let rest = vec![text("three "), text("four"), end(TurnOutcome::Done, None)];
+            Act::Then(Reply::Attached { seq: 15, running: true }, events(session, 2, 13, rest))
+        }
+        Request::Send { session, .. } => {
+            Act::Hangup(turn_reply(session, 2), events(session, 2, 11, vec![text("one "), text("two ")]))
+        }
+        other => usual(other).unwrap(),
+    });
+    let mut terminal = Terminal::start(&fake, &[], 80, 24);
+    terminal.prompt();
+    terminal.keys("count\r");
+    terminal.wait_for("three four");
+    let contents = terminal.prompt();
+    let said = contents.split("> count\n").nth(1).unwrap();
+    let expected =
+        "one two\nthe daemon has gone; waiting for it to come back …\nthe daemon is back\nthree four\n>";
+    assert_eq!(said, expected);
+}
+
+#[test]
+fn commands_of_the_conversation() {
+    let fake = Fake::start(|request| match request {
+        Request::Retry { session } => {
+            Act::Then(turn_reply(session, 2), whole_turn(session, 2, 30, "x", &["at last"]))
+        }
+        Request::Usage { .. } => Act::Reply(Reply::Usage { turns: vec![] }),
+        other => usual(other).unwrap(),
+    });
+    let mut terminal = Terminal::start(&fake, &["chat", "--session", "s1"], 80, 40);
+    for (keys, shown) in [
+        ("/help\r", "what each turn cost"),
+        ("/usage\r", "has no turns yet"),
+        ("/rename shopping list\r", "this session is \"shopping list\" now"),
+        ("/nope\r", "no such command"),
+        ("/retry\r", "at last"),
+        ("/new other\r", "session s2 · \"other\""),
+    ] {
+        terminal.prompt();
+        terminal.keys(keys);
+        terminal.wait_for(shown);
+    }
+    terminal.prompt();
+    terminal.keys("/quit\r");
+    assert_eq!(terminal.exit(), 0);
+    let asked = fake.asked();
+    assert!(asked.iter().any(|r| matches!(r, Request::Rename { name, .. } if name == "shopping list")));
+    assert!(asked.iter().any(|r| matches!(r, Request::Attach { session, .. } if session.as_str() == "s2")));
+}
+
+#[test]
+fn no_colour_when_it_is_not_wanted() {
+    let fake = waiting(a_rich_turn());
+    let mut terminal = Terminal::start(&fake, &[], 80, 24);
+    drop(terminal);
+    let mut command = fake.command();
+    command.env("NO_COLOR", "1").args(["send", "x"]);
+    let mut session = Session::spawn(command).unwrap();
+    let mut all = Vec::new();
+    let _ = std::io::Read::read_to_end(&mut session, &mut all);
+    let all = String::from_utf8_lossy(&all).replace("\r\x1b[K", "");
+    assert!(all.contains("greets") && !all.contains('\x1b'), "{all:?}");
+    terminal = Terminal::start(&fake, &["send", "x"], 80, 24);
+    terminal.wait_for("greets");
+}
+
+#[test]
+fn without_a_terminal_each_line_is_a_turn() {
+    let fake = echo();
+    let output = fake.run_with(&["chat"], "one\n\ntwo\nthree".as_bytes());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(stdout(&output), "You said: one\nYou said: two\nYou said: three\n");
+    assert_eq!(fake.sent(), ["one", "two", "three"]);
+    assert!(stderr(&output).contains("300 from cache"));
+}
+
+#[test]
+fn the_worst_outcome_of_the_lines_counts() {
+    let mut turn = 1;
+    let fake = Fake::start(move |request| match request {
+        Request::Send { session, text: said } => {
+            turn += 1;
+            let outcome = match said.as_str() {
+                "bad" => TurnOutcome::Failed,
+                "stop" => TurnOutcome::Cancelled,
+                _ => TurnOutcome::Done,
+            };
+            let kinds = vec![text(said), end(outcome, None)];
+            Act::Then(turn_reply(session, turn), events(session, turn, turn * 100, kinds))
+        }
+        other => usual(other).unwrap(),
+    });
+    for (input, code) in [("a\nb\n", 0), ("a\nstop\nb\n", 130), ("bad\nstop\nb\n", 1), ("a\n\u{ff}\n", 0)] {
+        assert_eq!(fake.run_with(&["chat"], input.as_bytes()).status.code(), Some(code), "{input:?}");
+    }
+    let output = fake.run_with(&["chat"], b"a\n\xff\nb\n");
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(stdout(&output), "a\nb\n");
+    assert!(stderr(&output).contains("line 2 of the input is not UTF-8: the byte at 0 is wrong"));
+}

@@ -1,0 +1,270 @@
+//! The store on a simulated disk: every operation fails once, and thousands of seeded histories of
+//! failures, kills and power cuts.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod store_support;
+
+use std::future::Future;
+
+use boxmaker::proto::*;
+use boxmaker::store::*;
+use store_support::model::{history, nth_operation};
+use store_support::sim::{Bugs, Fault, Rng, Sim};
+use store_support::*;
+
+/// Runs without io_uring, on a clock that does not let anybody wait.
+fn simulated<T>(future: impl Future<Output = T>) -> T {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, future)
+}
+
+/// How many seeds; more with `BOXMAKER_SEEDS`, from another one on with `BOXMAKER_FIRST_SEED`.
+fn seeds(default: u64) -> std::ops::Range<u64> {
+    let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
+    let first = number("BOXMAKER_FIRST_SEED").unwrap_or(0);
+    first..first + number("BOXMAKER_SEEDS").unwrap_or(default)
+}
+
+/// Histories of one quarter of the seeds, so that they run beside each other.
+fn histories(quarter: u64) {
+    for seed in seeds(800).filter(|seed| seed % 4 == quarter) {
+        if let Err(why) = simulated(history(seed, Bugs::default(), 4)) {
+            panic!("seed {seed}: {why}");
+        }
+    }
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_in_any_history_1() {
+    histories(0);
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_in_any_history_2() {
+    histories(1);
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_in_any_history_3() {
+    histories(2);
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_in_any_history_4() {
+    histories(3);
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_in_any_short_history() {
+    for seed in seeds(4000) {
+        let mut rng = Rng::new(seed);
+        let (n, fault) = (1 + rng.next() % 50, FAULTS[rng.below(FAULTS.len())]);
+        if let Err(why) = simulated(nth_operation(n, fault, seed)) {
+            panic!("seed {seed}, operation {n}, {fault:?}: {why}");
+        }
+    }
+}
+
+/// The checks above are worth something only if they find what they look for.
+#[test]
+fn planted_bugs_are_found() {
+    let ok = Bugs::default();
+    let planted = [
+        ("ack before sync", Bugs { ack_before_sync: true, ..ok }),
+        ("sync overtakes write", Bugs { sync_overtakes: true, ..ok }),
+        ("no directory sync", Bugs { no_dir_sync: true, ..ok }),
+        ("failed sync hidden", Bugs { sync_failure_hidden: true, ..ok }),
+        ("page cache believed", Bugs { no_refresh: true, ..ok }),
+    ];
+    for (name, bugs) in planted {
+        let found = (0..3000).find(|seed| simulated(history(*seed, bugs, 4)).is_err());
+        let seed = found.unwrap_or_else(|| panic!("the planted bug {name:?} was not found"));
+        println!("{name}: found by seed {seed}");
+    }
+}
+
+const FAULTS: [Fault; 6] =
+    [Fault::Error(5), Fault::Error(28), Fault::Done(5), Fault::Short, Fault::Sync, Fault::Crash];
+
+#[test]
+fn create_append_and_open_survive_the_failure_of_any_operation() {
+    for fault in FAULTS {
+        for seed in 0..6 {
+            let mut n = 1;
+            loop {
+                match simulated(nth_operation(n, fault, seed)) {
+                    Ok(true) => n += 1,
+                    Ok(false) => break,
+                    Err(why) => panic!("operation {n}, {fault:?}, seed {seed}: {why}"),
+                }
+            }
+            assert!(n > 30, "the work has {n} operations only");
+        }
+    }
+}
+
+fn home() -> std::path::PathBuf {
+    "/home".into()
+}
+
+fn catalog(sim: &Sim) -> Catalog<Sim> {
+    Catalog::on(sim.clone(), home(), OpenOptions::default())
+}
+
+fn log_of(id: &str) -> std::path::PathBuf {
+    home().join("sessions").join(id).join("0.jsonl")
+}
+
+/// A closed session of two turns; its records.
+async fn two_turns(sim: &Sim, name: &str) -> Vec<LogRecord> {
+    let mut session = catalog(sim).create(Some(id(name)), baseline(), 0, None).await.unwrap();
+    for append in turn(1, "one").into_iter().chain(turn(2, &"two".repeat(500))) {
+        session.append_all(append).await.unwrap();
+    }
+    session.records().to_vec()
+}
+
+#[test]
+fn a_repair_that_is_cut_off_loses_nothing() {
+    for fault in FAULTS {
+        let mut n = 1;
+        let mut reached = true;
+        while reached {
+            reached = simulated(async {
+                let sim = Sim::new(n);
+                let records = two_turns(&sim, "a").await;
+                let whole = sim.read(&log_of("a")).unwrap();
+                let torn: Vec<u8> =
+                    whole.iter().copied().chain(b"{\"prev\":\"half".iter().copied()).collect();
+                sim.put(&log_of("a"), torn.clone());
+                let before = sim.ops();
+                sim.fail(n, fault);
+                let first = catalog(&sim).repair(&id("a")).await;
+                let reached = sim.ops() - before >= n;
+                let after = sim.power_cut(n);
+                let now = after.read(&log_of("a")).unwrap();
+                assert!(now == torn || now == whole, "{fault:?} at {n}: neither torn nor whole");
+                if let Ok(Remedy::Cut(cut)) = &first {
+                    assert_eq!(now, whole, "{fault:?} at {n}: told that it is cut");
+                    assert_eq!(after.read(&cut.saved).unwrap(), &torn[whole.len()..]);
+                }
+                if now == torn {
+                    assert!(matches!(catalog(&after).repair(&id("a")).await, Ok(Remedy::Cut(_))));
+                }
+                let (session, _) = catalog(&after).open(&id("a")).await.unwrap();
+                assert_eq!(session.records(), records);
+                reached
+            });
+            n += 1;
+        }
+        assert!(n > 15, "{n}");
+    }
+}
+
+#[test]
+fn a_recovery_that_is_cut_off_leaves_the_old_session_and_no_half_of_a_new_one() {
+    for fault in FAULTS {
+        let mut n = 1;
+        let mut reached = true;
+        while reached {
+            reached = simulated(async {
+                let sim = Sim::new(n);
+                let records = two_turns(&sim, "a").await;
+                let mut bytes = sim.read(&log_of("a")).unwrap();
+                let last_record = bytes.len() - 60;
+                bytes[last_record] ^= 1;
+                // more behind it, so that it is damage in the middle
+                let last_line = bytes[..bytes.len() - 1].iter().rposition(|b| *b == b'\n').unwrap() + 1;
+                let again = sim.read(&log_of("a")).unwrap()[last_line..].to_vec();
+                bytes.extend(again);
+                sim.put(&log_of("a"), bytes.clone());
+                let before = sim.ops();
+                sim.fail(n, fault);
+                let done = catalog(&sim).recover(&id("a"), Some(id("b"))).await;
+                let reached = sim.ops() - before >= n;
+                let after = sim.power_cut(n);
+                assert_eq!(after.read(&log_of("a")).unwrap(), bytes);
+                catalog(&after).sweep().await.unwrap();
+                match catalog(&after).open(&id("b")).await {
+                    Ok((new, _)) => assert_eq!(new.records()[1..], records[1..8], "{fault:?} at {n}"),
+                    Err(SessionError::NotFound(_)) => {
+                        assert!(done.is_err(), "{fault:?} at {n}: told that it is done")
+                    }
+                    Err(e) => panic!("{fault:?} at {n}: {e}"),
+                }
+                let entries = Storage::list(&after, &home().join("sessions")).await.unwrap();
+                assert!(entries.iter().all(|e| !e.name.starts_with('.')), "{entries:?}");
+                reached
+            });
+            n += 1;
+        }
+        assert!(n > 15, "{n}");
+    }
+}
+
+#[test]
+fn a_full_disk_is_told_cut_back_and_forgotten() {
+    for fault in [Fault::Short, Fault::Error(28), Fault::Done(28)] {
+        simulated(async {
+            let sim = Sim::new(7);
+            let mut session = catalog(&sim).create(Some(id("a")), baseline(), 0, None).await.unwrap();
+            session.append(user(1, "kept")).await.unwrap();
+            let before = sim.read(&log_of("a")).unwrap();
+            sim.fail(1, fault);
+            let batch = vec![assistant(1, "lost"), usage(1, 1), turn_end(1)];
+            let error = session.append_all(batch.clone()).await.unwrap_err();
+            assert!(matches!(&error, SessionError::Io(path, _) if *path == log_of("a")), "{error}");
+            assert!(!error.unknown() && !session.is_poisoned());
+            assert_eq!(session.records().len(), 2);
+            assert_eq!(sim.power_cut(1).read(&log_of("a")).unwrap(), before, "cut back, durably");
+            session.append_all(batch).await.unwrap();
+            assert_eq!(session.records().len(), 5);
+        });
+    }
+}
+
+#[test]
+fn a_failed_sync_is_final() {
+    simulated(async {
+        let sim = Sim::new(7);
+        let mut session = catalog(&sim).create(Some(id("a")), baseline(), 0, None).await.unwrap();
+        sim.fail(1, Fault::Sync);
+        let error = session.append(user(1, "perhaps")).await.unwrap_err();
+        assert!(error.unknown(), "{error}");
+        assert!(error.to_string().contains("unknown"), "{error}");
+        assert_eq!(session.records().len(), 1);
+        let ops = sim.ops();
+        for _ in 0..2 {
+            let error = session.append(user(1, "again")).await.unwrap_err();
+            assert!(matches!(error, SessionError::Poisoned(_)), "{error}");
+        }
+        assert_eq!(sim.ops(), ops, "nothing was tried again");
+        assert!(matches!(catalog(&sim).open(&id("a")).await, Err(SessionError::Locked(_))));
+        drop(session);
+        match catalog(&sim).open(&id("a")).await {
+            Ok((session, _)) => assert!(session.records().len() <= 2),
+            Err(e) => assert!(matches!(e, SessionError::Torn { line: 2, .. }), "{e}"),
+        }
+    });
+}
+
+#[test]
+fn an_append_goes_on_when_its_caller_goes_away() {
+    simulated(async {
+        let sim = Sim::new(7);
+        let mut session = catalog(&sim).create(Some(id("a")), baseline(), 0, None).await.unwrap();
+        {
+            let mut append = Box::pin(session.append(user(1, "still written")));
+            let waker = std::task::Waker::noop();
+            assert!(append.as_mut().poll(&mut std::task::Context::from_waker(waker)).is_pending());
+        }
+        session.append_all(vec![assistant(1, "a"), usage(1, 1), turn_end(1)]).await.unwrap();
+        let records = session.records().to_vec();
+        assert_eq!(records.len(), 5);
+        assert_eq!(records[1], user(1, "still written"));
+        session.close().await.unwrap();
+        let (session, _) = catalog(&sim.power_cut(3)).open(&id("a")).await.unwrap();
+        assert_eq!(session.records(), records);
+    });
+}

@@ -1,0 +1,284 @@
+//! Random histories on the simulated disk, and what must be true after each.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use boxmaker::proto::*;
+use boxmaker::store::*;
+
+use super::sim::{Fault, Rng, Sim};
+use super::{assistant, baseline, id, named, turn_end, usage, user};
+
+/// What is known of a session from what its callers were told.
+#[derive(Debug, Clone, Default)]
+struct Known {
+    /// Its creation, or its deletion, was not acknowledged: it may be there or not.
+    uncertain: bool,
+    /// Acknowledged records, without the first.
+    acked: Vec<LogRecord>,
+    /// An append of which nobody knows.
+    maybe: Vec<LogRecord>,
+}
+
+/// What is known of all sessions.
+#[derive(Debug, Default)]
+pub struct Model {
+    sessions: BTreeMap<SessionId, Known>,
+    open: BTreeMap<SessionId, Session<Sim>>,
+}
+
+/// A broken promise.
+pub type Verdict = Result<(), String>;
+
+fn home() -> PathBuf {
+    PathBuf::from("/home")
+}
+
+fn catalog(sim: &Sim) -> Catalog<Sim> {
+    Catalog::on(sim.clone(), home(), OpenOptions::default())
+}
+
+/// A history: rounds of work on a disk that fails, each ended by a kill or a power cut.
+pub async fn history(seed: u64, bugs: super::sim::Bugs, rounds: u32) -> Verdict {
+    let mut rng = Rng::new(seed);
+    let mut sim = Sim::with_bugs(seed, bugs);
+    let mut model = Model::default();
+    for round in 0..rounds {
+        let at = 1 + rng.next() % 80;
+        let fault = match rng.below(8) {
+            0 => Fault::Error(5),
+            1 => Fault::Done(28),
+            2 => Fault::Short,
+            3 | 4 => Fault::Sync,
+            _ => Fault::Crash,
+        };
+        sim.fail(at, fault);
+        for _ in 0..14 {
+            if sim.crashed() {
+                break;
+            }
+            model.step(&sim, &mut rng).await.map_err(|e| format!("round {round}: {e}"))?;
+        }
+        model.open.clear();
+        let trace = sim.trace().join("\n");
+        for _ in 0..2 {
+            let kill = rng.chance(3);
+            sim = if kill { sim.killed() } else { sim.power_cut(rng.next()) };
+            let verdict = model.verify(&sim).await;
+            verdict.map_err(|e| {
+                let how = if kill { "a kill" } else { "a power cut" };
+                format!("round {round}, after {how}: {e}\n{trace}\n{}", sim.trace().join("\n"))
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// The n-th operation of a fixed piece of work fails, and then the power goes. Tells whether the work
+/// has as many operations.
+pub async fn nth_operation(n: u64, fault: Fault, seed: u64) -> Result<bool, String> {
+    let sim = Sim::new(seed);
+    let mut rng = Rng::new(seed);
+    let mut model = Model::default();
+    let id = id("s0");
+    sim.fail(n, fault);
+    model.create(&sim, &id).await?;
+    for _ in 0..4 {
+        if !model.open.contains_key(&id) {
+            model.reopen(&sim, &id).await?;
+        }
+        if model.open.contains_key(&id) {
+            model.append(&sim, &id, &mut rng).await?;
+        }
+    }
+    model.open.clear();
+    model.reopen(&sim, &id).await?;
+    model.open.clear();
+    let reached = sim.ops() >= n;
+    sim.no_fault();
+    let after = if rng.chance(4) { sim.killed() } else { sim.power_cut(rng.next()) };
+    let why = |e| format!("{e}\n{}\n{}", sim.trace().join("\n"), after.trace().join("\n"));
+    model.verify(&after).await.map_err(why)?;
+    Ok(reached)
+}
+
+impl Model {
+    async fn step(&mut self, sim: &Sim, rng: &mut Rng) -> Verdict {
+        let id = id(&format!("s{}", rng.below(3)));
+        let was_open = self.open.contains_key(&id);
+        match (self.sessions.contains_key(&id), was_open) {
+            (false, _) => self.create(sim, &id).await,
+            (true, false) => self.reopen(sim, &id).await,
+            (true, true) => match rng.below(12) {
+                0 => {
+                    self.open.remove(&id);
+                    Ok(())
+                }
+                1 => {
+                    self.open.remove(&id);
+                    self.delete(sim, &id).await
+                }
+                2 => catalog(sim).list().await.map(|_| ()).or(Ok(())),
+                _ => self.append(sim, &id, rng).await,
+            },
+        }
+    }
+
+    async fn create(&mut self, sim: &Sim, id: &SessionId) -> Verdict {
+        match catalog(sim).create(Some(id.clone()), baseline(), 0, Some("n".to_owned())).await {
+            Ok(session) => {
+                let acked = session.records()[1..].to_vec();
+                self.sessions.insert(id.clone(), Known { acked, ..Known::default() });
+                self.open.insert(id.clone(), session);
+            }
+            Err(_) => {
+                self.sessions.insert(id.clone(), Known { uncertain: true, ..Known::default() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens a session in the middle of a round; the fault may come in between.
+    async fn reopen(&mut self, sim: &Sim, id: &SessionId) -> Verdict {
+        let known = self.sessions.get_mut(id).unwrap();
+        match catalog(sim).open(id).await {
+            Ok((session, _)) => {
+                known.shown(id, &session)?;
+                self.open.insert(id.clone(), session);
+            }
+            Err(SessionError::Torn { .. }) if known.uncertain || !known.maybe.is_empty() => {
+                if catalog(sim).repair(id).await.is_ok() && !known.uncertain {
+                    // what was cut away is not there
+                }
+            }
+            Err(e @ (SessionError::Torn { .. } | SessionError::Baseline(BaselineError::Content { .. }))) => {
+                return Err(format!("{id} is damaged: {e}"));
+            }
+            Err(_) => {}
+        }
+        Ok(())
+    }
+
+    async fn delete(&mut self, sim: &Sim, id: &SessionId) -> Verdict {
+        match catalog(sim).delete(id).await {
+            Ok(()) => {
+                self.sessions.remove(id);
+            }
+            Err(_) => self.sessions.get_mut(id).unwrap().uncertain = true,
+        }
+        Ok(())
+    }
+
+    async fn append(&mut self, sim: &Sim, id: &SessionId, rng: &mut Rng) -> Verdict {
+        let known = self.sessions.get_mut(id).unwrap();
+        let session = self.open.get_mut(id).unwrap();
+        let longest = [10, 600, 3000][rng.below(3)];
+        let text = "x".repeat(rng.below(longest));
+        let batch = match session.sequence().open_turn() {
+            _ if rng.chance(8) => vec![named(&text)],
+            None => vec![user(session.next_turn().0, &text)],
+            Some(TurnId(turn)) => vec![assistant(turn, &text), usage(turn, 1), turn_end(turn)],
+        };
+        match session.append_all(batch.clone()).await {
+            Ok(()) => known.acked.extend(batch),
+            Err(e) if (e.unknown() || sim.crashed()) && known.maybe.is_empty() => {
+                if !matches!(e, SessionError::Poisoned(_)) {
+                    known.maybe = batch;
+                }
+            }
+            Err(_) => {}
+        }
+        if session.records()[1..] != known.acked {
+            return Err(format!("{id}: the memory holds what was not acknowledged"));
+        }
+        if session.is_poisoned() {
+            self.open.remove(id);
+        }
+        Ok(())
+    }
+
+    /// Everything that anybody was told is there, and everything has a way out.
+    async fn verify(&mut self, sim: &Sim) -> Verdict {
+        let catalog = catalog(sim);
+        catalog.sweep().await.map_err(|e| format!("sweep: {e}"))?;
+        let list = catalog.list().await.map_err(|e| format!("list: {e}"))?;
+        let mut gone = Vec::new();
+        for (id, known) in &mut self.sessions {
+            let listed = list.iter().find(|info| info.id == *id);
+            if listed.is_none() && !known.uncertain {
+                return Err(format!("{id} is not listed"));
+            }
+            match Self::open_or_repair(&catalog, id, known).await? {
+                Some(session) => known.shown(id, &session)?,
+                None => gone.push(id.clone()),
+            }
+        }
+        for id in gone {
+            self.sessions.remove(&id);
+        }
+        for info in catalog.list().await.map_err(|e| format!("list: {e}"))? {
+            let known = self.sessions.get(&info.id).ok_or_else(|| format!("{} was deleted", info.id))?;
+            let (records, _) =
+                catalog.records(&info.id, 0, u64::MAX).await.map_err(|e| format!("records: {e}"))?;
+            if info.state == SessionState::Damaged || records[1..] != known.acked {
+                return Err(format!("{info:?} does not agree with what was opened"));
+            }
+        }
+        Ok(())
+    }
+
+    async fn open_or_repair(
+        catalog: &Catalog<Sim>,
+        id: &SessionId,
+        known: &Known,
+    ) -> Result<Option<Session<Sim>>, String> {
+        let error = match catalog.open(id).await {
+            Ok((session, _)) => return Ok(Some(session)),
+            Err(e) => e,
+        };
+        match &error {
+            SessionError::Torn { .. } if known.uncertain || !known.maybe.is_empty() => {}
+            SessionError::NotFound(_) | SessionError::HalfCreated { .. } if known.uncertain => {}
+            e => return Err(format!("{id} does not open: {e}")),
+        }
+        let remedy = match catalog.repair(id).await {
+            Ok(remedy) => remedy,
+            Err(SessionError::NotFound(_)) if known.uncertain => return Ok(None),
+            Err(e) => return Err(format!("{id} cannot be repaired: {e}")),
+        };
+        match remedy {
+            Remedy::MoveAway(_) if known.uncertain => Ok(None),
+            Remedy::Cut(_) => match catalog.open(id).await {
+                Ok((session, _)) => Ok(Some(session)),
+                Err(e) => Err(format!("{id} does not open after its repair: {e}")),
+            },
+            other => Err(format!("{id}, which fails with {error}, has the remedy {other:?}")),
+        }
+    }
+}
+
+impl Known {
+    /// Compares what is known with what an open session shows; what was shown must stay.
+    fn shown(&mut self, id: &SessionId, session: &Session<Sim>) -> Verdict {
+        let shown = &session.records()[1..];
+        let with_maybe: Vec<_> = self.acked.iter().chain(&self.maybe).cloned().collect();
+        // of a creation that was not acknowledged, the name is in the same append
+        let right = if self.uncertain && self.acked.is_empty() {
+            matches!(shown, [LogRecord::Named(_)])
+        } else {
+            shown == self.acked || shown == with_maybe
+        };
+        if !right {
+            return Err(format!(
+                "{id} shows {} records, acknowledged were {}, perhaps {} more",
+                shown.len(),
+                self.acked.len(),
+                self.maybe.len()
+            ));
+        }
+        self.acked = shown.to_vec();
+        self.maybe.clear();
+        self.uncertain = false;
+        Ok(())
+    }
+}

@@ -1,0 +1,371 @@
+//! A scripted model server, a real daemon and a home; and what must be true of every conversation.
+//!
+//! When a bench goes, it checks each of its sessions, whatever the test was about: the records are in an order
+//! that makes sense; every prompt is a conversation that a strict template accepts; every prompt begins with
+//! the whole prompt before it; what was recorded is what was sent and sampled; nothing was evaluated twice.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use boxmaker::proto::{BaselineContent, Finish, LogRecord, SessionId, ToolOutcome, turn_usages};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::daemon::{Daemon, Ran, bxctl, socket_in};
+use super::scripted_server::{EOG, ScriptedServer, text_of, tokens_of};
+use super::talk::Talk;
+
+/// The system prompt.
+pub const SYSTEM: &str = "Be brief.";
+/// What stands where the assistant said nothing.
+pub const STAND_IN: &str = "(no answer)";
+/// `n_predict` when nothing limits it further.
+pub const COMPLETION_TOKENS: u64 = 4096;
+
+/// Everything that a test runs, in a folder of its own that goes with it.
+pub struct Bench {
+    /// The running daemon, if any.
+    pub daemon: Option<Daemon>,
+    /// The model server.
+    pub server: ScriptedServer,
+    /// The test makes the cache fall short, so that tokens are evaluated again.
+    pub loses_cache: bool,
+    /// The test makes ids be replaced, so that the recorded ones are not the sampled ones.
+    pub replaces_ids: bool,
+    home: PathBuf,
+    dir: TempDir,
+}
+
+impl Bench {
+    /// A model server and a daemon, both ready. `limits` are lines for `[limits]`.
+    pub fn start(limits: &str) -> Self {
+        Self::start_with(limits, |_| String::new())
+    }
+
+    /// The same, with tables that depend on the folder.
+    pub fn start_with(limits: &str, tables: impl FnOnce(&Path) -> String) -> Self {
+        let mut bench = Self::prepare(limits, tables);
+        bench.start_daemon();
+        bench
+    }
+
+    /// The same, with the daemon not yet started.
+    pub fn prepare(limits: &str, tables: impl FnOnce(&Path) -> String) -> Self {
+        let dir = tempfile::Builder::new().prefix("bx-").tempdir().expect("make a folder");
+        let server = ScriptedServer::start();
+        let slots = dir.path().join("slots");
+        fs::create_dir(&slots).expect("make the folder for slots");
+        server.set(|behaviour| behaviour.slot_dir = Some(slots.clone()));
+        let home = dir.path().join("home");
+        let config = format!(
+            "[daemon]\nhome = {home:?}\nsocket = {socket:?}\n\n\
+             [model]\nurl = {url:?}\nslot_dir = {slots:?}\nsystem_prompt = {SYSTEM:?}\n\n[limits]\n{limits}\n\n{tables}",
+            socket = socket_in(dir.path()),
+            url = server.url().to_string(),
+            tables = tables(dir.path()),
+        );
+        fs::write(dir.path().join("loopd.toml"), config).expect("write the configuration");
+        Self { daemon: None, server, loses_cache: false, replaces_ids: false, home, dir }
+    }
+
+    /// The daemon's home.
+    pub fn home(&self) -> &Path {
+        &self.home
+    }
+
+    /// The folder with configuration and logs.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The daemon's process.
+    pub fn daemon(&self) -> &Daemon {
+        self.daemon.as_ref().expect("it runs")
+    }
+
+    /// Starts the daemon after it has ended.
+    pub fn start_daemon(&mut self) {
+        assert!(self.daemon.is_none(), "it already runs");
+        self.daemon = Some(Daemon::start(Path::new(env!("CARGO_BIN_EXE_loopd")), self.dir.path()));
+    }
+
+    /// SIGKILL for the daemon.
+    pub fn kill_daemon(&mut self) {
+        self.daemon.take().expect("it runs").kill();
+    }
+
+    /// A client.
+    pub fn talk(&self) -> Talk {
+        Talk::connect(&socket_in(self.dir.path()))
+    }
+
+    /// Runs `bxctl`.
+    pub fn ctl(&self, arguments: &[&str]) -> Ran {
+        Ran::new(bxctl(&socket_in(self.dir.path()), arguments), None)
+    }
+
+    /// The session's records, read from the disk.
+    pub fn records(&self, session: &SessionId) -> Vec<LogRecord> {
+        let path = self.home.join("sessions").join(session.as_str()).join("0.jsonl");
+        let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let read = |line: &str| {
+            let mut value: Value = serde_json::from_str(line).expect("each line is JSON");
+            let map = value.as_object_mut().expect("each line is an object");
+            // what belongs to the line, not to the record
+            map.retain(|key, _| !["prev", "back", "more", "crc"].contains(&key.as_str()));
+            serde_json::from_value(value).unwrap_or_else(|e| panic!("{e}: {line}"))
+        };
+        text.lines().map(read).collect()
+    }
+
+    /// The session's log in short words, one a record.
+    pub fn log(&self, session: &SessionId) -> Vec<String> {
+        self.records(session).iter().map(in_words).collect()
+    }
+
+    /// The session's baseline.
+    pub fn baseline(&self, session: &SessionId) -> BaselineContent {
+        let path = self.home.join("sessions").join(session.as_str()).join("0.baseline.json");
+        serde_json::from_slice(&fs::read(path).expect("read the baseline")).expect("a baseline")
+    }
+
+    /// The results that the session's tools gave, in order.
+    pub fn results(&self, session: &SessionId) -> Vec<(ToolOutcome, String)> {
+        let records = self.records(session).into_iter();
+        let results = records.filter_map(|record| match record {
+            LogRecord::ToolResult(result) => Some((result.outcome, result.content)),
+            _ => None,
+        });
+        results.collect()
+    }
+
+    /// The detail of the session's last `turn_end`.
+    pub fn last_end(&self, session: &SessionId) -> String {
+        let records = self.records(session);
+        let last = records.iter().rev().find_map(|record| match record {
+            LogRecord::TurnEnd(end) => Some(end.detail.clone().unwrap_or_default()),
+            _ => None,
+        });
+        last.expect("a turn_end")
+    }
+
+    /// The prompts that the server was sent for this session, as text, without the head.
+    pub fn prompts(&self, session: &SessionId) -> Vec<String> {
+        let head = self.baseline(session).framing.head.len();
+        self.prompt_ids(session).iter().map(|prompt| text_of(&prompt[head..])).collect()
+    }
+
+    /// The prompts that the server was sent for this session. Sessions are told apart by their first message,
+    /// which must be another in each.
+    pub fn prompt_ids(&self, session: &SessionId) -> Vec<Vec<u32>> {
+        let begin = self.beginning(session);
+        let prompts = self.server.prompts();
+        prompts.into_iter().filter(|prompt| begin.as_ref().is_some_and(|b| prompt.starts_with(b))).collect()
+    }
+
+    fn beginning(&self, session: &SessionId) -> Option<Vec<u32>> {
+        let framing = self.baseline(session).framing;
+        let first = self.records(session).into_iter().find_map(|record| match record {
+            LogRecord::UserMessage(message) => Some(message.text),
+            _ => None,
+        })?;
+        Some([&framing.head.0[..], &tokens_of(&first, false), &framing.user_close.0].concat())
+    }
+
+    /// What must be in the body of a completion request with this prompt (text after the head).
+    pub fn body(&self, session: &SessionId, prompt: &str, n_predict: u64) -> Value {
+        let ids = [&self.baseline(session).framing.head.0[..], &tokens_of(prompt, true)].concat();
+        json!({
+            "prompt": ids, "id_slot": 0, "cache_prompt": true, "return_tokens": true, "stream": true,
+            "return_progress": true, "n_predict": n_predict, "preserved_tokens": preserved(&self.server),
+        })
+    }
+
+    /// All sessions on the disk.
+    pub fn sessions(&self) -> Vec<SessionId> {
+        let Ok(entries) = fs::read_dir(self.home.join("sessions")) else { return Vec::new() };
+        let names = entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("UTF-8"));
+        names.map(|name| name.parse().expect("a session's id")).collect()
+    }
+
+    /// What must be true whatever happened.
+    pub fn check(&self) {
+        let mut owned = 0;
+        for session in self.sessions() {
+            let records = self.records(&session);
+            check_order(&records);
+            let prompts = self.prompt_ids(&session);
+            owned += prompts.len();
+            prompts.iter().for_each(|prompt| check_conversation(prompt));
+            for pair in prompts.windows(2) {
+                check_extends(&pair[0], &pair[1]);
+            }
+            self.check_recorded(&session, &records);
+        }
+        let sent = self.server.completions();
+        assert_eq!(owned, sent.len(), "each prompt belongs to one session");
+        for mut body in sent {
+            assert_eq!(body["id_slot"], 0, "the slot is pinned, by a number");
+            let (prompt, n_predict) = (body["prompt"].take(), body["n_predict"].take());
+            assert!(!prompt.as_array().expect("ids").is_empty() && n_predict.as_u64().expect("a number") > 0);
+            let expected = json!({
+                "prompt": null, "id_slot": 0, "cache_prompt": true, "return_tokens": true, "stream": true,
+                "return_progress": true, "n_predict": null, "preserved_tokens": body["preserved_tokens"],
+            });
+            assert_eq!(body, expected);
+        }
+    }
+
+    /// What was recorded is what was sent and sampled, and cost what it must.
+    fn check_recorded(&self, session: &SessionId, records: &[LogRecord]) {
+        let head = self.baseline(session).framing.head.0;
+        let generated = self.server.generated();
+        let mut list = head.clone();
+        for record in records {
+            let LogRecord::AssistantMessage(message) = record else { continue };
+            list.extend(&message.prompt_ids.0);
+            let sampled = generated.iter().filter(|g| g.prompt == list).map(|g| &g.sampled);
+            let ids = &message.ids.0;
+            let whole = matches!(message.finish, Finish::Stop | Finish::ToolCalls);
+            let matches = |sampled: &&Vec<u32>| {
+                if whole { *sampled == ids } else { sampled.starts_with(ids) }
+            };
+            assert!(
+                self.replaces_ids || sampled.clone().any(|sampled| matches(&sampled)),
+                "recorded {ids:?} after {:?}, but sampled were {:?}",
+                text_of(&list),
+                sampled.collect::<Vec<_>>()
+            );
+            assert!(!whole || ids.last() == Some(&EOG), "{message:?}");
+            list.extend(message.kept_ids());
+        }
+        if !self.loses_cache {
+            let head = u64::try_from(head.len()).expect("a length");
+            for row in turn_usages(head, records) {
+                assert_eq!(row.lost_n, 0, "tokens were evaluated twice: {row:#?}");
+                assert!(row.prompt_n <= row.new_n + row.completions, "more than what is new: {row:#?}");
+            }
+        }
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.check();
+        }
+    }
+}
+
+fn preserved(server: &ScriptedServer) -> Value {
+    server.completions().first().map(|body| body["preserved_tokens"].clone()).unwrap_or_default()
+}
+
+fn in_words(record: &LogRecord) -> String {
+    let word = |value: Value| value.as_str().expect("a word").to_owned();
+    match record {
+        LogRecord::SessionStart(_) => "session_start".to_owned(),
+        LogRecord::UserMessage(m) => format!("user {}: {}", m.turn, m.text),
+        LogRecord::AssistantMessage(m) => {
+            let calls = m.tool_calls.iter().map(|c| format!(" + {} {} {}", c.call, c.name, c.arguments));
+            let finish = word(json!(m.finish));
+            format!("assistant {} {finish}: {}{}", m.turn, m.text, calls.collect::<String>())
+        }
+        LogRecord::ToolStart(r) => format!("tool_start {} {}", r.call, r.name),
+        LogRecord::ToolResult(r) => format!("tool_result {} {} {}", r.call, r.name, word(json!(r.outcome))),
+        LogRecord::Usage(r) => format!("usage {}", r.turn),
+        LogRecord::TurnEnd(r) => format!("turn_end {} {}", r.turn, word(json!(r.outcome))),
+        other => other.kind().to_owned(),
+    }
+}
+
+/// The records are in an order that makes sense: written down here once more, on purpose, and not taken from
+/// `proto::Sequence`.
+fn check_order(records: &[LogRecord]) {
+    let all = || records.iter().map(in_words).collect::<Vec<_>>();
+    let mut unanswered = Vec::new();
+    let (mut turn, mut open, mut calls) = (0, false, 0);
+    for (index, record) in records.iter().enumerate() {
+        match record {
+            LogRecord::SessionStart(_) => assert_eq!(index, 0, "{:#?}", all()),
+            LogRecord::UserMessage(m) => {
+                turn += 1;
+                assert!(!open && unanswered.is_empty() && m.turn.0 == turn, "{:#?}", all());
+                open = true;
+            }
+            LogRecord::AssistantMessage(m) => {
+                assert!(unanswered.is_empty() && m.turn.0 == turn, "{:#?}", all());
+                for call in &m.tool_calls {
+                    calls += 1;
+                    assert_eq!(call.call.0, calls, "{:#?}", all());
+                    unanswered.push((call.call, call.name.clone()));
+                }
+                let next = records.get(index + 1);
+                assert!(matches!(next, Some(LogRecord::Usage(_))), "{:#?}", all());
+                open = true;
+            }
+            LogRecord::ToolStart(r) => {
+                assert_eq!(unanswered.first(), Some(&(r.call, r.name.clone())), "{:#?}", all());
+            }
+            LogRecord::ToolResult(r) => {
+                assert_eq!(unanswered.first(), Some(&(r.call, r.name.clone())), "{:#?}", all());
+                unanswered.remove(0);
+            }
+            LogRecord::TurnEnd(r) => {
+                assert!(open && unanswered.is_empty() && r.turn.0 == turn, "{:#?}", all());
+                open = false;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A prompt is a conversation that a strict template would have rendered: the system, then user and assistant
+/// in turn, none of them empty, and the assistant asked to speak, or to speak on.
+fn check_conversation(prompt: &[u32]) {
+    const START: u32 = 1;
+    let text = text_of(prompt);
+    let mut roles = Vec::new();
+    let mut rest = prompt;
+    while let Some((first, message)) = rest.split_first() {
+        assert_eq!(*first, START, "a message begins: {text}");
+        let end = message.iter().position(|id| *id == EOG).unwrap_or(message.len());
+        let (role, content) = text_of(&message[..end]).split_once('\n').map_or_else(
+            || panic!("a message without a role: {text}"),
+            |(role, content)| (role.to_owned(), content.to_owned()),
+        );
+        assert!(!message[..end].contains(&START), "a message inside another: {text}");
+        let last = end == message.len();
+        assert!(last || !content.trim().is_empty(), "an empty message of {role}: {text}");
+        roles.push(role);
+        if last {
+            break;
+        }
+        let newline = tokens_of("\n", false);
+        let after = &message[end + 1..];
+        assert!(after.starts_with(&newline), "a message's end: {text}");
+        rest = &after[newline.len()..];
+        assert!(!rest.is_empty(), "nobody is asked to speak: {text}");
+    }
+    for (index, role) in roles.iter().enumerate() {
+        let expected = match index {
+            0 => "system",
+            n if n % 2 == 1 => "user",
+            _ => "assistant",
+        };
+        assert_eq!(role, expected, "{roles:?} in {text}");
+    }
+    assert!(roles.len() > 2 && roles.len() % 2 == 1, "the assistant is to speak: {roles:?} in {text}");
+}
+
+fn check_extends(before: &[u32], now: &[u32]) {
+    if !now.starts_with(before) {
+        let common = before.iter().zip(now).take_while(|(a, b)| a == b).count();
+        panic!(
+            "a prompt does not begin with the one before it; after {:?} came {:?}, and now comes {:?}",
+            text_of(&before[..common]),
+            text_of(&before[common..]),
+            text_of(&now[common..])
+        );
+    }
+}
