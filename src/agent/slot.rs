@@ -37,6 +37,14 @@ pub struct Claim {
     pub why: Option<String>,
 }
 
+impl Claim {
+    /// Adds why the cache could not be restored.
+    pub fn because(&mut self, why: &str) {
+        let before = self.why.take().unwrap_or_else(|| "the cache holds less than it should".to_owned());
+        self.why = Some(format!("{before}, and it could not be restored: {why}"));
+    }
+}
+
 impl Slot {
     /// A slot; `files` is the folder that the server saves to, if it is known.
     pub fn new(server: Rc<Server>, files: Option<SlotFiles>) -> Self {
@@ -90,8 +98,7 @@ impl Slot {
             return claim;
         }
         if let Err(why) = self.restore(&claim, list, cached, model).await {
-            let because = claim.why.take().unwrap_or_default();
-            claim.why = Some(format!("{because}, and its cache could not be restored: {why}"));
+            claim.because(&why);
             claim.kept = None;
         }
         claim
