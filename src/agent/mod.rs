@@ -19,8 +19,10 @@ mod opening;
 mod properties;
 mod queue;
 mod replay;
+mod request;
 mod room;
 mod send;
+mod slot;
 mod tools;
 mod turn;
 
@@ -39,6 +41,7 @@ pub use error::AgentError;
 pub use opening::{Settings, differences, freeze};
 pub use queue::SlotQueue;
 pub use replay::{Piece, Prompt, replay};
+use slot::Slot;
 
 /// Where events go. Never blocks.
 pub trait Events {
@@ -61,8 +64,6 @@ pub struct Counters {
     pub lost: Cell<u64>,
     /// The last loss of the cache, in words.
     pub last_loss: RefCell<Option<String>>,
-    /// The session whose tokens the slot holds, as far as this run of the daemon knows.
-    pub slot_session: RefCell<Option<SessionId>>,
 }
 
 impl Counters {
@@ -75,7 +76,7 @@ impl Counters {
 pub struct Agent {
     server: Rc<Server>,
     tools: Rc<Registry>,
-    slot_files: Option<SlotFiles>,
+    slot: Slot,
     limits: RefCell<Rc<Limits>>,
     events: Rc<dyn Events>,
     queue: Rc<SlotQueue>,
@@ -96,9 +97,9 @@ impl Agent {
         events: Rc<dyn Events>,
     ) -> Rc<Self> {
         Rc::new(Self {
+            slot: Slot::new(Rc::clone(&server), slot_files),
             server,
             tools,
-            slot_files,
             limits: RefCell::new(Rc::new(limits)),
             events,
             queue: Rc::default(),
@@ -112,6 +113,12 @@ impl Agent {
     #[must_use]
     pub fn queue(&self) -> &SlotQueue {
         &self.queue
+    }
+
+    /// The session whose tokens the slot holds, as far as this run of the daemon knows.
+    #[must_use]
+    pub fn slot_session(&self) -> Option<SessionId> {
+        self.slot.holder()
     }
 
     /// What has been counted.

@@ -1,0 +1,110 @@
+# llama-server beside loopd, with exactly the flags that the promise needs.
+{
+  config,
+  lib,
+  utils,
+  ...
+}:
+
+let
+  cfg = config.services.boxmaker;
+  serve = cfg.model.serve;
+  slots = "${cfg.home}/slots";
+  inHome = lib.hasPrefix "${cfg.home}/" "${serve.model}";
+
+  flags = [
+    "--model"
+    "${serve.model}"
+    # nobody but loopd reaches it
+    "--host"
+    "/run/boxmaker-model/llama.sock"
+    # each slot has its own context, and keeps it while it is idle
+    "--ctx-size"
+    (toString (serve.contextTokens * serve.slots))
+    "--parallel"
+    (toString serve.slots)
+    "--no-kv-unified"
+    "--cache-ram"
+    "0"
+    # the context is never moved under loopd's feet
+    "--no-context-shift"
+    "--cache-reuse"
+    "0"
+    "--no-prefill-assistant"
+    # where loopd reads back the ids of the tokens, and where a slot can be kept
+    "--slot-save-path"
+    slots
+    "--slots"
+    "--metrics"
+  ]
+  ++ lib.optionals (serve.threads != null) [
+    "--threads"
+    (toString serve.threads)
+  ]
+  ++ lib.optionals (cfg.apiKeyFile != null) [
+    "--api-key-file"
+    "/run/credentials/loopd-model.service/model-server-key"
+  ]
+  ++ serve.extraFlags;
+in
+{
+  config = lib.mkIf (cfg.enable && serve.enable) {
+    systemd.tmpfiles.settings.boxmaker.${slots}.d = {
+      user = "boxmaker";
+      group = "boxmaker";
+      mode = "0700";
+    };
+
+    # loopd waits for the server by itself, and outlives it
+    systemd.services.loopd = {
+      wants = [ "loopd-model.service" ];
+      after = [ "loopd-model.service" ];
+    };
+
+    systemd.services.loopd-model = {
+      description = "llama-server for boxmaker";
+      wantedBy = [ "multi-user.target" ];
+      environment.GGML_NO_BACKTRACE = "1";
+      unitConfig = {
+        RequiresMountsFor = [
+          slots
+          "${serve.model}"
+        ];
+        StartLimitIntervalSec = 0;
+      };
+      serviceConfig = import ./hardening.nix // {
+        Type = "exec";
+        ExecStart = "${lib.getExe' serve.package "llama-server"} ${utils.escapeSystemdExecArgs flags}";
+        Restart = "always";
+        RestartSec = 2;
+        TimeoutStopSec = 15;
+
+        User = "boxmaker";
+        Group = "boxmaker";
+        RuntimeDirectory = "boxmaker-model";
+        RuntimeDirectoryMode = "0700";
+        LoadCredential = lib.mkIf (cfg.apiKeyFile != null) [ "model-server-key:${cfg.apiKeyFile}" ];
+
+        # it sees its own folder of the home, and not the conversations
+        TemporaryFileSystem = [ "${cfg.home}:ro" ];
+        BindPaths = [ slots ];
+        BindReadOnlyPaths = lib.mkIf inHome [ "${serve.model}" ];
+        ReadWritePaths = [ slots ];
+
+        RestrictAddressFamilies = [ "AF_UNIX" ];
+        PrivateNetwork = true;
+        IPAddressDeny = "any";
+        # a graphics processor, if one was named; its driver may compile code
+        PrivateDevices = serve.devices == [ ];
+        DeviceAllow = map (device: "${device} rw") serve.devices;
+        SupplementaryGroups = lib.mkIf (serve.devices != [ ]) [
+          "render"
+          "video"
+        ];
+        MemoryDenyWriteExecute = serve.devices == [ ];
+        # the model's size is the machine's business
+        LimitMEMLOCK = "infinity";
+      };
+    };
+  };
+}
