@@ -493,3 +493,46 @@ fn an_answer_that_was_cut_off_does_not_go_on_as_a_thought() {
     let some = |text: &str| Some(text.to_owned());
     assert_eq!(thoughts(&bench, &id), [(some("a1"), "text".to_owned()), (None, "and more".to_owned())]);
 }
+
+#[test]
+fn a_thought_that_the_prompt_began_is_closed_at_its_cap_and_the_answer_goes_on() {
+    let (mut bench, mut talk, id) = thinking("thinking_tokens = 8", true);
+    // what is recorded was sampled in two parts, with the words of the cap between them
+    bench.replaces_ids = true;
+    bench.server.push(Script::say("abcdefghijkl"));
+    bench.server.push(Script::say("The answer."));
+    let events = talk.turn(&id, "Hello");
+    let told = told(&events);
+    assert_eq!(told[told.len() - 3..], ["text The answer.", "usage stop", "turn_end done"], "{told:?}");
+    let prompts = bench.prompts(&id);
+    assert_eq!(prompts.len(), 2);
+    assert!(prompts[1].starts_with(&format!("{}abcdefgh", prompts[0])), "{prompts:?}");
+    assert!(prompts[1].ends_with("</think>\n\n"), "{prompts:?}");
+    assert_eq!(bench.server.completions()[0]["n_predict"], 8);
+    let row = talk.usage(&id).remove(0);
+    assert!(row.thinking_capped && row.lost_n == 0, "{row:?}");
+    talk.turn(&id, "More");
+    let said = format!("{}The answer.", prompts[1]);
+    let more = "<|im_end|>\n<|im_start|>user\nMore<|im_end|>\n<|im_start|>assistant\n<think>\n";
+    assert_eq!(bench.prompts(&id).last(), Some(&format!("{said}{more}")));
+}
+
+#[test]
+fn an_answer_that_was_shown_is_not_asked_again_by_itself() {
+    for broken in [Script::status(503, "unavailable_error", "Loading model"), Script::new().progress().cut()]
+    {
+        let (mut bench, mut talk, id) = thinking("thinking_tokens = 30", true);
+        bench.drops_half = true;
+        bench.server.push(Script::say(&"hm ".repeat(20)));
+        bench.server.push(broken);
+        let events = talk.turn(&id, "Hello");
+        assert_eq!(told(&events).last().unwrap(), "turn_end failed", "{:?}", told(&events));
+        assert_eq!(bench.log(&id), ["session_start", "user 1: Hello", "turn_end 1 failed"]);
+        bench.server.push(Script::say("abc</think>Better."));
+        let events = talk.retry(&id);
+        assert_eq!(told(&events).last().unwrap(), "turn_end done", "{:?}", told(&events));
+        let prompts = bench.prompt_ids(&id);
+        assert_eq!(prompts.first(), prompts.last(), "the very same request");
+        assert_eq!(bench.log(&id)[3], "assistant 1 stop: Better.");
+    }
+}

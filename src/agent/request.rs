@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::config::Limit;
-use crate::model::{CompletionRequest, Final, Reply, ReplyParser, Stop, ThinkingCap, cap_text};
+use crate::model::{CompletionRequest, Final, ModelError, Reply, ReplyParser, Stop, ThinkingCap, cap_text};
 use crate::proto::{EventKind, LogRecord, ReasoningTags, Timestamp, TokenId, Usage, cached_after};
 
 use super::cancel::{Cancel, Patience};
@@ -219,7 +219,9 @@ impl Turn {
         if parser.in_reasoning()
             && let Some(tags) = &self.baseline.framing.reasoning
         {
-            forced = self.agent.server.cap_ids(tags).await?;
+            let ids = cancel.bound(self.patience(), self.agent.server.cap_ids(tags)).await;
+            forced =
+                ids.unwrap_or_else(|| Err(self.agent.server.stream_cut())).map_err(|e| self.cut_off(e))?;
             show(parser.feed(&cap_text(tags)), &mut |event| self.publish(event));
         }
         prompt.extend_from_slice(&forced);
@@ -232,9 +234,19 @@ impl Turn {
         let sampling = &self.baseline.sampling;
         let request = CompletionRequest { prompt: &prompt, max_tokens, sampling, thinking: None };
         let look = |cached| self.look(expected, cached, &Claim::default(), false);
-        let streamed = self.stream(&request, &mut parser, cancel, look).await?;
+        let streamed = self.stream(&request, &mut parser, cancel, look).await;
+        let streamed = streamed.map_err(|e| match e {
+            AgentError::Model(e) => self.cut_off(e),
+            e => e,
+        })?;
         let second = self.part(&prompt, streamed, cancel).await?;
         Ok(self.answered(asked, first, Some((forced, second)), parser))
+    }
+
+    /// Between two requests of one answer, a server that went away has cut it off: what was shown is not asked
+    /// for again by itself.
+    fn cut_off(&self, error: ModelError) -> AgentError {
+        AgentError::Model(if error.is_wait() { self.agent.server.stream_cut() } else { error })
     }
 
     async fn stream(
