@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::config::Limit;
-use crate::model::{CompletionRequest, Final, Reply, ReplyParser, Stop, ThinkingCap, cap_text};
-use crate::proto::{EventKind, LogRecord, Timestamp, TokenId, Usage, cached_after};
+use crate::model::{CompletionRequest, Final, ModelError, Reply, ReplyParser, Stop, ThinkingCap, cap_text};
+use crate::proto::{EventKind, LogRecord, ReasoningTags, Timestamp, TokenId, Usage, cached_after};
 
 use super::cancel::{Cancel, Patience};
 use super::completion::{Ended, Look, Streamed, show, stream};
@@ -26,6 +26,9 @@ pub(super) struct Asked {
     pub(super) new: usize,
     /// How much of it an earlier completion left in the cache.
     pub(super) expected: u64,
+    /// Whether the answer begins inside the model's reasoning: because the prompt opened it, or because an
+    /// answer that was cut off there goes on.
+    thinking: bool,
     /// How many tokens may be generated …
     max_tokens: u64,
     /// … and which limit that is.
@@ -117,12 +120,12 @@ impl Turn {
                 LogRecord::AssistantMessage(message) => Some(message.finish),
                 _ => None,
             });
-            let Prompt { list, new } = replay(framing, records);
+            let Prompt { list, new, thinking } = replay(framing, records);
             let expected = spoke.map_or(0, |finish| cached_after(count(list.len()), finish));
-            (list, new.into_iter().map(OwnedPiece::from).collect::<Vec<_>>(), expected)
+            (list, new.into_iter().map(OwnedPiece::from).collect::<Vec<_>>(), expected, thinking)
         });
         // nobody else waits for the session while the server counts
-        let (mut prompt, pieces, expected) = replayed.await;
+        let (mut prompt, pieces, expected, thinking) = replayed.await;
         let new = tokio::select! {
             biased;
             reason = cancel.stopped() => return Ok(Err(End::stopped(reason))),
@@ -153,7 +156,7 @@ impl Turn {
             (self.limits.completion_tokens, reached(&self.limits, Limit::CompletionTokens)),
         ];
         let (max_tokens, max_why) = bounds.into_iter().min_by_key(|(n, _)| *n).unwrap_or_default();
-        Ok(Ok(Asked { prompt, new: new.len(), expected, max_tokens, max_why }))
+        Ok(Ok(Asked { prompt, new: new.len(), expected, thinking, max_tokens, max_why }))
     }
 
     /// The slot's context, as the server said last.
@@ -170,12 +173,13 @@ impl Turn {
     /// restored from what was saved, and the request sent again, once.
     pub(super) async fn complete(&self, asked: &Asked, cancel: &Cancel) -> Result<Answered, AgentError> {
         let framing = &self.baseline.framing;
-        let mut parser = ReplyParser::new(framing.tool_family, framing.reasoning.as_ref());
+        let tags = framing.reasoning.clone();
+        let tags = tags.map(|tags| ReasoningTags { opened_by_prompt: asked.thinking, ..tags });
+        let mut parser = ReplyParser::new(framing.tool_family, tags.as_ref());
         let session = self.conversation.id();
         let claiming = self.agent.slot.claim(session, asked.list(), asked.expected, &self.served);
         let mut claim = cancel.bound(self.patience(), claiming).await.unwrap_or_default();
-        let thinking =
-            framing.reasoning.as_ref().map(|tags| ThinkingCap { tags, tokens: self.limits.thinking_tokens });
+        let thinking = tags.as_ref().map(|tags| ThinkingCap { tags, tokens: self.limits.thinking_tokens });
         let request = CompletionRequest {
             prompt: &asked.prompt,
             max_tokens: asked.max_tokens,
@@ -215,7 +219,9 @@ impl Turn {
         if parser.in_reasoning()
             && let Some(tags) = &self.baseline.framing.reasoning
         {
-            forced = self.agent.server.cap_ids(tags).await?;
+            let ids = cancel.bound(self.patience(), self.agent.server.cap_ids(tags)).await;
+            forced =
+                ids.unwrap_or_else(|| Err(self.agent.server.stream_cut())).map_err(|e| self.cut_off(e))?;
             show(parser.feed(&cap_text(tags)), &mut |event| self.publish(event));
         }
         prompt.extend_from_slice(&forced);
@@ -228,9 +234,19 @@ impl Turn {
         let sampling = &self.baseline.sampling;
         let request = CompletionRequest { prompt: &prompt, max_tokens, sampling, thinking: None };
         let look = |cached| self.look(expected, cached, &Claim::default(), false);
-        let streamed = self.stream(&request, &mut parser, cancel, look).await?;
+        let streamed = self.stream(&request, &mut parser, cancel, look).await;
+        let streamed = streamed.map_err(|e| match e {
+            AgentError::Model(e) => self.cut_off(e),
+            e => e,
+        })?;
         let second = self.part(&prompt, streamed, cancel).await?;
         Ok(self.answered(asked, first, Some((forced, second)), parser))
+    }
+
+    /// Between two requests of one answer, a server that went away has cut it off: what was shown is not asked
+    /// for again by itself.
+    fn cut_off(&self, error: ModelError) -> AgentError {
+        AgentError::Model(if error.is_wait() { self.agent.server.stream_cut() } else { error })
     }
 
     async fn stream(

@@ -255,7 +255,11 @@ impl Turn {
             self.finish(end.unwrap_or_else(|| End::stopped(StopReason::Cancelled))).await?;
             return Ok(None);
         }
-        let Answered { reply, ids, usage, took, .. } = answered;
+        let Answered { reply, mut ids, usage, took, .. } = answered;
+        if finish == Finish::Cancelled && ids.last() == self.baseline.framing.user_open.first() {
+            // the model ended its turn just before it was stopped: that token is the template's to write
+            ids.pop();
+        }
         let took = millis(took);
         let mut session = self.conversation.session.lock().await;
         let first = session.next_call();

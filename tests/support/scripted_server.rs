@@ -269,6 +269,7 @@ struct Shared {
     requests: Vec<Recorded>,
     generated: Vec<Generated>,
     opened: Vec<&'static str>,
+    at_a_gate: bool,
     cache: Vec<u32>,
     touched: bool,
     processing: bool,
@@ -326,6 +327,7 @@ impl ScriptedServer {
             requests: Vec::new(),
             generated: Vec::new(),
             opened: Vec::new(),
+            at_a_gate: false,
             cache: Vec::new(),
             touched: false,
             processing: false,
@@ -384,6 +386,11 @@ impl ScriptedServer {
         self.lose_cache();
         lock(&self.state).processing = false;
         self.listen();
+    }
+
+    /// Whether a completion waits at a gate.
+    pub fn at_a_gate(&self) -> bool {
+        lock(&self.state).at_a_gate
     }
 
     /// Opens a gate, for good.
@@ -771,9 +778,10 @@ async fn play(
             Step::Raw(bytes) => chunk(stream, &bytes).await?,
             Step::Stall(time) => stall(stream, time).await?,
             Step::Gate(name) => {
-                while !lock(generation.state).opened.contains(&name) {
-                    stall(stream, Duration::from_millis(2)).await?;
-                }
+                lock(generation.state).at_a_gate = true;
+                let waited = gate(stream, generation.state, name).await;
+                lock(generation.state).at_a_gate = false;
+                waited?;
             }
             Step::Final(stop) => {
                 // Before the client hears of the end: its next question must find the slot at rest.
@@ -788,6 +796,13 @@ async fn play(
         }
     }
     Err(io::ErrorKind::ConnectionAborted.into())
+}
+
+async fn gate(stream: &mut (impl AsyncRead + Unpin), state: &State, name: &'static str) -> io::Result<()> {
+    while !lock(state).opened.contains(&name) {
+        stall(stream, Duration::from_millis(2)).await?;
+    }
+    Ok(())
 }
 
 /// Waits, and notices when the client goes.

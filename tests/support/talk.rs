@@ -193,10 +193,12 @@ pub fn told(events: &[Event]) -> Vec<String> {
     let mut told: Vec<String> = Vec::new();
     for event in events {
         let word = match &event.kind {
-            EventKind::Text { text } => {
+            EventKind::Text { text } | EventKind::Reasoning { text } => {
+                let thought = matches!(event.kind, EventKind::Reasoning { .. });
+                let begin = if thought { "reasoning " } else { "text " };
                 match told.last_mut() {
-                    Some(last) if last.starts_with("text ") => last.push_str(text),
-                    _ => told.push(format!("text {text}")),
+                    Some(last) if last.starts_with(begin) => last.push_str(text),
+                    _ => told.push(format!("{begin}{text}")),
                 }
                 continue;
             }
@@ -205,7 +207,6 @@ pub fn told(events: &[Event]) -> Vec<String> {
             EventKind::Queued { place } => format!("queued {place}"),
             EventKind::Waiting { .. } => "waiting".to_owned(),
             EventKind::Prefill { .. } => "prefill".to_owned(),
-            EventKind::Reasoning { text } => format!("reasoning {text}"),
             EventKind::ToolCall { call, name, arguments } => format!("tool_call {call} {name} {arguments}"),
             EventKind::ToolResult { call, name, outcome, .. } => {
                 format!("tool_result {call} {name} {}", word(outcome))
