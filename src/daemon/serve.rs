@@ -19,6 +19,7 @@ use crate::proto::{EventKind, SessionId, TurnId};
 use crate::store::{self, Catalog, OpenOptions, SlotFiles, StoreLimits, TornTail};
 
 use super::args::Common;
+use super::pin::{self, PinError};
 use super::service::{About, Daemon};
 use super::sessions::Sessions;
 use super::{EXIT_CONFIG, fail, journal};
@@ -55,7 +56,7 @@ pub(super) fn serve(common: &Common) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             log::error!("{e}");
-            ExitCode::FAILURE
+            ExitCode::from(e.downcast_ref().map_or(1, PinError::status))
         }
     }
 }
@@ -63,6 +64,7 @@ pub(super) fn serve(common: &Common) -> ExitCode {
 async fn run(config: Config, common: &Common) -> Result<(), Box<dyn std::error::Error>> {
     make_home(&config.daemon.home)?;
     let lock = HomeLock::take(&config.daemon.home)?;
+    pin::check(&config.daemon, &lock)?;
     let catalog = catalog(&config);
     catalog.sweep().await?;
     let listener = match Listener::from_systemd()? {
