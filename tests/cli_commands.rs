@@ -202,18 +202,10 @@ fn without_a_daemon_it_says_so() {
 
 #[test]
 fn a_lost_daemon_ends_a_turn_with_an_error() {
-    let fake = Fake::start(|request| match request {
-        Request::Send { session, .. } => {
-            Act::Hangup(turn_reply(session, 2), events(session, 2, 11, vec![text("par")]))
-        }
-        other => usual(other).unwrap(),
-    });
-    let mut child =
-        fake.command().args(["send", "x"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let fake = answering(vec![text("part\n")]);
+    let child = in_the_middle(&fake);
     // the socket's file goes too: nobody can come back
-    let mut first = [0; 3];
-    child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
-    std::fs::remove_file(&fake.socket).unwrap();
+    fake.hang_up(true);
     let started = std::time::Instant::now();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));

@@ -28,6 +28,7 @@ mod turn;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::Duration;
 
 use crate::config::Limits;
 use crate::model::Server;
@@ -135,6 +136,33 @@ impl Agent {
     /// Takes no more turns.
     pub fn stop_accepting(&self) {
         self.stopping.set(true);
+    }
+
+    /// Saves the slot's cache whenever no turn has used it for a while; never ends.
+    pub async fn save_when_quiet(&self) {
+        loop {
+            let seconds = self.limits().slot_quiet_seconds;
+            if seconds == 0 {
+                tokio::time::sleep(Duration::from_secs(60)).await;
+                continue;
+            }
+            self.slot.quiet(Duration::from_secs(seconds)).await;
+            self.save_slot().await;
+        }
+    }
+
+    /// Saves the slot's cache, when no turn has it, and keeps all saved ones within their budget.
+    pub async fn save_slot(&self) {
+        let Some(session) = self.slot.holder() else { return };
+        let ticket = self.queue.join(session);
+        ticket.granted(|_| {}).await;
+        self.slot.save().await;
+        self.slot.evict(self.limits().slot_files_bytes).await;
+    }
+
+    /// Removes what was saved of a deleted session's cache.
+    pub async fn forget_slot(&self, session: &SessionId) {
+        self.slot.forget(session).await;
     }
 
     fn limits(&self) -> Rc<Limits> {

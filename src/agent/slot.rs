@@ -5,6 +5,9 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
 
 use crate::model::Server;
 use crate::proto::{ModelIdentity, SessionId, TokenId};
@@ -15,6 +18,8 @@ pub struct Slot {
     server: Rc<Server>,
     files: Option<SlotFiles>,
     held: RefCell<Option<Held>>,
+    /// Told when the slot holds more than was saved.
+    grown: Notify,
 }
 
 /// What the slot's cache holds, as far as this run of the daemon knows.
@@ -48,7 +53,7 @@ impl Claim {
 impl Slot {
     /// A slot; `files` is the folder that the server saves to, if it is known.
     pub fn new(server: Rc<Server>, files: Option<SlotFiles>) -> Self {
-        Self { server, files, held: RefCell::new(None) }
+        Self { server, files, held: RefCell::new(None), grown: Notify::new() }
     }
 
     /// The folder that the server saves to.
@@ -65,6 +70,18 @@ impl Slot {
     pub fn holds(&self, session: &SessionId, list: Vec<TokenId>, model: &ModelIdentity) {
         let held = Held { session: session.clone(), list, model: model.clone(), saved: false };
         self.held.replace(Some(held));
+        self.grown.notify_one();
+    }
+
+    /// Returns when the slot has held the same for `quiet`, and no kept slot has as much.
+    pub async fn quiet(&self, quiet: Duration) {
+        loop {
+            self.grown.notified().await;
+            while tokio::time::timeout(quiet, self.grown.notified()).await.is_ok() {}
+            if self.held.borrow().as_ref().is_some_and(|held| !held.saved) {
+                return;
+            }
+        }
     }
 
     /// Makes the slot the session's own before a request whose prompt begins with `list`, of which
@@ -102,9 +119,10 @@ impl Slot {
         if self.files.is_none() {
             return claim;
         }
-        // what is there is another's, or nothing: nobody knows how much of it this session can use, but what was
-        // kept begins with all of that
-        if let Err(why) = self.restore(&claim, list, 0, model).await {
+        // Tokens of another, or of nobody knows whom, are of no use to this session: what was kept begins with
+        // all that it can have in common with them.
+        let useful = if holder.as_ref() == Some(session) { told.unwrap_or(0) } else { 0 };
+        if let Err(why) = self.restore(&claim, list, useful, model).await {
             claim.because(&why);
             claim.kept = None;
         }

@@ -243,6 +243,8 @@ async fn cancel(
     tokio::pin!(request);
     loop {
         tokio::select! {
+            // the request first: it must have gone out before a second press ends this
+            biased;
             answer = &mut request => return match answer {
                 // a daemon that went away is dealt with by whoever waits for its events
                 Ok(_) | Err(CliError::NoDaemon(_)) => Ok(Cancel::Asked),

@@ -62,6 +62,8 @@ pub enum Command {
         #[arg(long = "as", value_name = "NEW_ID")]
         new_id: Option<String>,
     },
+    /// Give a home that was made for another slot or machine to this one; no daemon may be serving it
+    Adopt(Common),
     /// Print completions for a shell
     Completions {
         /// bash, zsh, fish, elvish or powershell

@@ -10,6 +10,7 @@ mod check;
 mod errors;
 mod journal;
 pub mod maintenance;
+mod pin;
 mod serve;
 mod service;
 mod sessions;
@@ -43,6 +44,7 @@ pub fn run(cli: &Cli) -> ExitCode {
         Command::Recover { common, id, new_id } => {
             with_home(common, |home| maintenance::recover(home, id, new_id.as_deref()))
         }
+        Command::Adopt(common) => adopt(common),
         Command::Completions { shell } => {
             clap_complete::generate(*shell, &mut Cli::command(), "loopd", &mut std::io::stdout());
             ExitCode::SUCCESS
@@ -53,6 +55,20 @@ pub fn run(cli: &Cli) -> ExitCode {
 fn fail(status: u8, why: &dyn Display) -> ExitCode {
     eprintln!("loopd: {why}");
     ExitCode::from(status)
+}
+
+fn adopt(common: &Common) -> ExitCode {
+    let config = match Config::load(common.config.as_deref(), &common.overrides()) {
+        Ok(config) => config,
+        Err(e) => return fail(EXIT_CONFIG, &e),
+    };
+    match pin::adopt(&config.daemon) {
+        Ok(done) => {
+            println!("{done}");
+            ExitCode::SUCCESS
+        }
+        Err(e) => fail(e.status(), &e),
+    }
 }
 
 fn with_home(common: &Common, work: impl FnOnce(&Path) -> u8) -> ExitCode {

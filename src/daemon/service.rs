@@ -231,6 +231,7 @@ impl Daemon {
         self.sessions.close(session);
         self.sessions.catalog().delete(session).await.map_err(|e| of_store(&e))?;
         self.hub.forget(session);
+        self.agent.forget_slot(session).await;
         log::info!(SESSION:% = session, EVENT = "session_deleted"; "session {session} was deleted");
         Ok(Reply::Done {})
     }
