@@ -338,8 +338,7 @@ fn ids_that_cannot_be_read_back_are_replaced_and_told() {
 
 #[test]
 fn sessions_that_are_dropped_from_memory_go_on_as_if_nothing_was() {
-    let (mut bench, mut talk, _) = begun("open_sessions = 2");
-    bench.loses_cache = true;
+    let (bench, mut talk, _) = begun("open_sessions = 2");
     let ids: Vec<SessionId> = (0..5).map(|_| talk.create()).collect();
     for round in 0..3 {
         for (n, id) in ids.iter().enumerate() {
@@ -535,4 +534,26 @@ fn an_answer_that_was_shown_is_not_asked_again_by_itself() {
         assert_eq!(prompts.first(), prompts.last(), "the very same request");
         assert_eq!(bench.log(&id)[3], "assistant 1 stop: Better.");
     }
+}
+
+#[test]
+fn a_server_that_hides_its_slots_is_not_given_back_an_older_cache() {
+    let mut bench = Bench::start_with("", |_| String::new());
+    bench.server.set(|b| b.slots = false);
+    let mut talk = bench.talk();
+    let (first, second) = (talk.create(), talk.create());
+    talk.turn(&first, "I am the first");
+    // takes the slot, so that the first's is kept
+    talk.turn(&second, "I am the second");
+    for text in ["Again", "And again", "And once more"] {
+        let events = talk.turn(&first, text);
+        assert_eq!(told(&events), ["turn_start", "prefill", "text ok", "usage stop", "turn_end done"]);
+    }
+    // and when the server has really lost it, it gets back what was kept
+    bench.server.lose_cache();
+    bench.loses_cache = true;
+    let kept = talk.usage(&first)[0].clone();
+    talk.turn(&first, "What now?");
+    let row = talk.usage(&first).pop().unwrap();
+    assert!(row.cache_n > kept.new_n && row.lost_n > 0, "{row:?}");
 }

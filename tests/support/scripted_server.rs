@@ -603,6 +603,7 @@ fn plain(state: &State, behaviour: &Behaviour, request: &Recorded) -> (u16, Valu
         }
         ("POST", "/apply-template") => apply_template(behaviour, body),
         ("POST", "/slots/0?action=save") => save(state, behaviour, body),
+        ("POST", "/slots/0?action=restore") => restore(state, behaviour, body),
         ("GET", "/slots") => failure(501, "not_supported_error", "This server does not support slots"),
         _ => failure(404, "not_found_error", "File Not Found"),
     }
@@ -638,6 +639,20 @@ fn save(state: &State, behaviour: &Behaviour, body: &Value) -> (u16, Value) {
     bytes.extend([0; 64]);
     std::fs::write(dir.join(name), &bytes).unwrap();
     (200, json!({"id_slot": 0, "filename": name, "n_saved": ids.len(), "n_written": bytes.len()}))
+}
+
+fn restore(state: &State, behaviour: &Behaviour, body: &Value) -> (u16, Value) {
+    let name = body["filename"].as_str().unwrap_or_default();
+    let file = behaviour.slot_dir.as_ref().map(|dir| std::fs::read(dir.join(name)));
+    let Some(Ok(bytes)) = file else {
+        return failure(400, "invalid_request_error", "Unable to restore slot");
+    };
+    let words: Vec<u32> =
+        bytes.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect();
+    let count = usize::try_from(words[5]).unwrap();
+    let mut state = lock(state);
+    (state.cache, state.touched) = (words[6..6 + count].to_vec(), true);
+    (200, json!({"id_slot": 0, "filename": name, "n_restored": count, "n_read": bytes.len()}))
 }
 
 /// A completion on its way.
