@@ -119,9 +119,9 @@ impl Slot {
         if self.files.is_none() {
             return claim;
         }
-        // another session's tokens are of no use to this one
-        let useful = if own { cached } else { 0 };
-        if let Err(why) = self.restore(&claim, list, useful, model).await {
+        // what is there is another's, or nothing: nobody knows how much of it this session can use, but what was
+        // kept begins with all of that
+        if let Err(why) = self.restore(&claim, list, 0, model).await {
             claim.because(&why);
             claim.kept = None;
         }
