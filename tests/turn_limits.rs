@@ -153,9 +153,11 @@ fn a_cancel_in_prefill_leaves_no_assistant_and_stops_the_server() {
     bench.server.push(Script::new().progress().gate("never"));
     talk.send(&id, "Hello");
     talk.until(&id, "prefill", |kind| matches!(kind, EventKind::Prefill { .. }));
-    assert_eq!(told(&talk.cancel(&id)), ["turn_end cancelled"]);
-    assert_eq!(bench.server.hangups(), 1);
+    assert_eq!(talk.ask(Request::Cancel { session: id.clone() }), Ok(Reply::Done {}));
+    // who is told that it is done finds it on the disk
     assert_eq!(bench.log(&id), ["session_start", "user 1: Hello", "turn_end 1 cancelled"]);
+    assert_eq!(bench.server.hangups(), 1);
+    assert_eq!(told(&talk.until_end(&id)), ["turn_end cancelled"]);
     talk.turn(&id, "Again");
     assert_eq!(bench.prompts(&id), [HELLO.to_owned(), next(HELLO, STAND_IN, "Again")]);
 }
