@@ -7,6 +7,7 @@
 mod store_support;
 
 use std::io::Read;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -15,6 +16,8 @@ use boxmaker::daemon::maintenance;
 use boxmaker::proto::*;
 use boxmaker::store::*;
 use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 use store_support::*;
 
 /// Where a child finds its home.
@@ -27,6 +30,8 @@ fn child(wrapper: &[&str], test: &str, home: &Path) -> Command {
     words.push(exe.into());
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]).args(["--ignored", "--exact", test, "--nocapture"]).env(HOME, home);
+    // so that it can be ended together with what it started
+    command.process_group(0);
     command
 }
 
@@ -41,7 +46,8 @@ fn finish(mut child: Child, limit: Duration) -> (bool, String) {
         match child.try_wait().unwrap() {
             Some(status) => break Some(status),
             None if begun.elapsed() > limit => {
-                child.kill().unwrap();
+                let group = Pid::from_raw(i32::try_from(child.id()).unwrap());
+                nix::sys::signal::killpg(group, Signal::SIGKILL).unwrap();
                 child.wait().unwrap();
                 break None;
             }
@@ -222,10 +228,12 @@ fn a_failing_io_uring_enter_does_not_hang() {
         println!("SKIPPED: no strace, which injects the failures");
         return;
     }
-    for errno in ["EAGAIN", "EINTR", "EBUSY", "ENOMEM"] {
+    // now and then; and many in a row, where one more try is not enough
+    let when = |when: &'static str| ["EAGAIN", "EINTR", "EBUSY", "ENOMEM"].map(|errno| (errno, when));
+    for (errno, when) in when("20+7").into_iter().chain(when("30..45")) {
         let home = home();
         uring(async { drop(Session::create(home.path(), id("a"), baseline(), 0).await.unwrap()) });
-        let inject = format!("inject=io_uring_enter:error={errno}:when=20+7");
+        let inject = format!("inject=io_uring_enter:error={errno}:when={when}");
         let trace = home.path().join("trace");
         let wrapper = [
             "strace",
@@ -239,7 +247,7 @@ fn a_failing_io_uring_enter_does_not_hang() {
             &inject,
         ];
         let mut command = child(&wrapper, "child_that_appends", home.path());
-        let (ok, output) = finish(command.stdout(Stdio::piped()).spawn().unwrap(), Duration::from_secs(120));
+        let (ok, output) = finish(command.stdout(Stdio::piped()).spawn().unwrap(), Duration::from_secs(40));
         let trace = std::fs::read_to_string(&trace).unwrap_or_default();
         if !trace.contains("INJECTED") && !ok {
             println!("SKIPPED: strace cannot trace here: {trace}");
@@ -247,7 +255,7 @@ fn a_failing_io_uring_enter_does_not_hang() {
         }
         let injected = trace.matches("INJECTED").count();
         assert!(ok && output.contains("all of it was done"), "{errno}: hung or failed\n{output}");
-        assert!(injected > 50, "{errno}: {injected} injections");
+        assert!(injected >= 16, "{errno}: {injected} injections");
         // write and sync go to the kernel together
         let pairs = trace.lines().filter(|line| line.contains(", 2, 0,") && line.ends_with("= 2")).count();
         assert!(pairs >= 500, "{errno}: {pairs} submissions of two");
@@ -255,6 +263,36 @@ fn a_failing_io_uring_enter_does_not_hang() {
             let session = Session::open(home.path(), &id("a")).await.unwrap();
             assert_eq!(session.next_turn(), TurnId(301));
         });
+    }
+}
+
+#[test]
+#[ignore = "a child of a_refused_ring_is_reported"]
+fn child_without_a_ring() {
+    let error = Uring::runtime().err().expect("io_uring is refused");
+    println!("said: {error}");
+    println!("status: {}", maintenance::verify(&child_home(), None));
+}
+
+#[test]
+fn a_refused_ring_is_reported() {
+    if Command::new("strace").arg("-V").output().is_err() {
+        println!("SKIPPED: no strace, which refuses the ring");
+        return;
+    }
+    for (errno, says) in [
+        ("EPERM", "io_uring_setup"),
+        ("ENOSYS", "io_uring"),
+        ("ENOMEM", "LimitMEMLOCK"),
+        ("EMFILE", "LimitNOFILE"),
+    ] {
+        let home = home();
+        let inject = format!("inject=io_uring_setup:error={errno}");
+        let wrapper = ["strace", "-f", "-q", "-o", "/dev/null", "-e", "trace=io_uring_setup", "-e", &inject];
+        let mut command = child(&wrapper, "child_without_a_ring", home.path());
+        let (ok, output) = finish(command.stdout(Stdio::piped()).spawn().unwrap(), Duration::from_secs(40));
+        assert!(ok && output.contains(says) && output.contains("os error"), "{errno}: {output}");
+        assert!(output.contains("status: 78"), "{errno}: {output}");
     }
 }
 

@@ -119,10 +119,9 @@ impl Slot {
         if self.files.is_none() {
             return claim;
         }
-        // Tokens of another, or of nobody knows whom, are of no use to this session: what was kept begins with
-        // all that it can have in common with them.
-        let useful = if holder.as_ref() == Some(session) { told.unwrap_or(0) } else { 0 };
-        if let Err(why) = self.restore(&claim, list, useful, model).await {
+        // what is there is another's, or nothing: nobody knows how much of it this session can use, but what was
+        // kept begins with all of that
+        if let Err(why) = self.restore(&claim, list, 0, model).await {
             claim.because(&why);
             claim.kept = None;
         }

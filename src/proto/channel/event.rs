@@ -105,7 +105,7 @@ pub enum EventKind {
         outcome: TurnOutcome,
         /// Why.
         detail: Option<String>,
-        /// Whether the end is on disk; [`Certainty::Unknown`] when the disk failed.
+        /// Whether the end is on disk; [`Certainty::Unknown`](super::Certainty::Unknown) when the disk failed.
         certainty: Certainty,
     },
     /// Something that people should know: a changed baseline, a lost cache.

@@ -13,11 +13,11 @@ use crate::proto::{LogRecord, SessionId, TurnId, TurnUsage};
 pub enum Reply {
     /// The versions agree.
     Hello {
-        /// The daemon's [`PROTOCOL_VERSION`].
+        /// The daemon's [`PROTOCOL_VERSION`](super::PROTOCOL_VERSION).
         version: u32,
         /// Its name and version.
         daemon: String,
-        /// This run of it; see [`Position`].
+        /// This run of it; see [`Position`](super::Position).
         run: String,
     },
     /// One session.

@@ -64,14 +64,14 @@ impl RequestFrame {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    /// The first message: which version the client speaks. Answer: [`Reply::Hello`].
+    /// The first message: which version the client speaks. Answer: [`Reply::Hello`](super::Reply::Hello).
     Hello {
-        /// [`PROTOCOL_VERSION`] of the client.
+        /// [`PROTOCOL_VERSION`](super::PROTOCOL_VERSION) of the client.
         version: u32,
         /// The client's name and version, for the journal.
         client: String,
     },
-    /// A new session. Answer: [`Reply::Session`].
+    /// A new session. Answer: [`Reply::Session`](super::Reply::Session).
     Create {
         /// Its id; generated when absent. On the wire `session`: `id` is the request's own.
         #[serde(rename = "session", default, skip_serializing_if = "Option::is_none")]
@@ -80,39 +80,39 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         name: Option<String>,
     },
-    /// Opens a session and tells its state. Answer: [`Reply::Session`].
+    /// Opens a session and tells its state. Answer: [`Reply::Session`](super::Reply::Session).
     Open {
         /// Which.
         session: SessionId,
     },
-    /// Every session, newest first. Answer: [`Reply::Sessions`].
+    /// Every session, newest first. Answer: [`Reply::Sessions`](super::Reply::Sessions).
     List {},
-    /// The session that an id, a prefix of one, or a name means. Answer: [`Reply::Session`].
+    /// The session that an id, a prefix of one, or a name means. Answer: [`Reply::Session`](super::Reply::Session).
     Resolve {
         /// What the person typed.
         text: String,
     },
-    /// The session with the newest record. Answer: [`Reply::Session`].
+    /// The session with the newest record. Answer: [`Reply::Session`](super::Reply::Session).
     Latest {},
-    /// Begins a turn: answered when the message is durable. Answer: [`Reply::Turn`].
+    /// Begins a turn: answered when the message is durable. Answer: [`Reply::Turn`](super::Reply::Turn).
     Send {
         /// To which session.
         session: SessionId,
         /// What the user says.
         text: String,
     },
-    /// Asks again, without a new message, where the newest turn has no answer. Answer: [`Reply::Turn`].
+    /// Asks again, without a new message, where the newest turn has no answer. Answer: [`Reply::Turn`](super::Reply::Turn).
     Retry {
         /// Which session.
         session: SessionId,
     },
-    /// Ends the running or waiting turn. Answer: [`Reply::Done`] when it has ended durably.
+    /// Ends the running or waiting turn. Answer: [`Reply::Done`](super::Reply::Done) when it has ended durably.
     Cancel {
         /// Of which session.
         session: SessionId,
     },
     /// Sends this client the session's events from now on, and those after a position if they are
-    /// still held; else a snapshot. Answer: [`Reply::Attached`], before the first event.
+    /// still held; else a snapshot. Answer: [`Reply::Attached`](super::Reply::Attached), before the first event.
     Attach {
         /// Which session.
         session: SessionId,
@@ -120,24 +120,24 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         after: Option<Position>,
     },
-    /// No more events of this session. Answer: [`Reply::Done`].
+    /// No more events of this session. Answer: [`Reply::Done`](super::Reply::Done).
     Detach {
         /// Which session.
         session: SessionId,
     },
-    /// Names a session. Answer: [`Reply::Done`] when durable.
+    /// Names a session. Answer: [`Reply::Done`](super::Reply::Done) when durable.
     Rename {
         /// Which session.
         session: SessionId,
         /// Its new name.
         name: String,
     },
-    /// Really deletes a session's files. Answer: [`Reply::Done`] when durable.
+    /// Really deletes a session's files. Answer: [`Reply::Done`](super::Reply::Done) when durable.
     Delete {
         /// Which session.
         session: SessionId,
     },
-    /// The records of a session, page by page. Answer: [`Reply::Records`].
+    /// The records of a session, page by page. Answer: [`Reply::Records`](super::Reply::Records).
     Export {
         /// Which session.
         session: SessionId,
@@ -145,16 +145,16 @@ pub enum Request {
         #[serde(default)]
         from: u64,
     },
-    /// What each turn cost. Answer: [`Reply::Usage`].
+    /// What each turn cost. Answer: [`Reply::Usage`](super::Reply::Usage).
     Usage {
         /// Which session.
         session: SessionId,
     },
-    /// The daemon's state. Answer: [`Reply::Status`].
+    /// The daemon's state. Answer: [`Reply::Status`](super::Reply::Status).
     Status {},
-    /// Counters in Prometheus' text format. Answer: [`Reply::Metrics`].
+    /// Counters in Prometheus' text format. Answer: [`Reply::Metrics`](super::Reply::Metrics).
     Metrics {},
-    /// Ends the daemon in order. Answer: [`Reply::Done`], before it ends.
+    /// Ends the daemon in order. Answer: [`Reply::Done`](super::Reply::Done), before it ends.
     Shutdown {},
 }
 
@@ -170,7 +170,7 @@ impl Request {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Position {
-    /// The daemon's run, from [`Reply::Hello`]: numbers begin anew with each.
+    /// The daemon's run, from [`Reply::Hello`](super::Reply::Hello): numbers begin anew with each.
     pub run: String,
     /// The event's number.
     pub seq: u64,
