@@ -24,7 +24,6 @@ let
     replaceStrings
     stringLength
     substring
-    tail
     ;
 
   self = {
@@ -47,9 +46,9 @@ let
       listToAttrs
       mapAttrs
       stringLength
-      tail
       ;
 
+    last = xs: builtins.elemAt xs (length xs - 1);
     nameValuePair = name: value: { inherit name value; };
     genAttrs = names: make: listToAttrs (map (n: self.nameValuePair n (make n)) names);
     mapAttrsToList = f: set: map (n: f n set.${n}) (attrNames set);
