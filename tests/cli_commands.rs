@@ -202,18 +202,10 @@ fn without_a_daemon_it_says_so() {
 
 #[test]
 fn a_lost_daemon_ends_a_turn_with_an_error() {
-    let fake = Fake::start(|request| match request {
-        Request::Send { session, .. } => {
-            Act::Hangup(turn_reply(session, 2), events(session, 2, 11, vec![text("par")]))
-        }
-        other => usual(other).unwrap(),
-    });
-    let mut child =
-        fake.command().args(["send", "x"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let fake = answering(vec![text("part\n")]);
+    let child = in_the_middle(&fake);
     // the socket's file goes too: nobody can come back
-    let mut first = [0; 3];
-    child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
-    std::fs::remove_file(&fake.socket).unwrap();
+    fake.hang_up(true);
     let started = std::time::Instant::now();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
@@ -393,10 +385,7 @@ fn ctrl_c_cancels_the_turn_that_was_sent() {
         }
         other => usual(other).unwrap(),
     });
-    let mut child =
-        fake.command().args(["send", "x"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut part = [0; 5];
-    child.stdout.as_mut().unwrap().read_exact(&mut part).unwrap();
+    let child = in_the_middle(&fake);
     let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
     let output = child.wait_with_output().unwrap();
@@ -414,10 +403,7 @@ fn a_turn_whose_end_nobody_saw_is_not_waited_for() {
         Request::Cancel { .. } => Act::Refuse(ErrorBody::new(ErrorCode::Nothing, "no turn runs")),
         other => usual(other).unwrap(),
     });
-    let mut child =
-        fake.command().args(["send", "x"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut part = [0; 5];
-    child.stdout.as_mut().unwrap().read_exact(&mut part).unwrap();
+    let child = in_the_middle(&fake);
     let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
     let output = child.wait_with_output().unwrap();
@@ -475,4 +461,37 @@ fn a_client_that_missed_the_end_says_so() {
     assert_eq!(output.status.code(), Some(1), "not whole, so not well");
     assert_eq!(stdout(&output), "be\n");
     assert!(stderr(&output).contains("`bxctl show s1` prints all of it"), "{}", stderr(&output));
+}
+
+/// `bxctl send` in the middle of its turn.
+fn in_the_middle(fake: &Fake) -> std::process::Child {
+    let mut child =
+        fake.command().args(["send", "x"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut part = [0; 5];
+    child.stdout.as_mut().unwrap().read_exact(&mut part).unwrap();
+    child
+}
+
+#[test]
+fn a_daemon_that_was_started_again_has_interrupted_the_turn() {
+    let old = answering(vec![text("part\n")]);
+    let child = in_the_middle(&old);
+    old.hang_up(true);
+    let new = Fake::with_run("run2", |request| usual(request).unwrap());
+    std::fs::rename(&new.socket, &old.socket).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let err = stderr(&output);
+    assert!(err.ends_with("`bxctl retry`, or /retry in a chat, asks again\n"), "{err}");
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn a_turn_that_ended_while_the_connection_was_lost_is_not_waited_for() {
+    let fake = answering(vec![text("part\n")]);
+    let child = in_the_middle(&fake);
+    // when it is back, nothing runs, and no event comes
+    fake.hang_up(false);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("a part of the turn was missed"), "{}", stderr(&output));
 }

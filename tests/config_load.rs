@@ -28,7 +28,7 @@ fn an_empty_file_is_the_defaults() {
     assert_eq!((config.daemon.slot, config.daemon.log_level), (0, LogLevel::Info));
     assert_eq!(config.daemon.torn_tail, TornTail::Refuse);
     assert_eq!(config.model.system_prompt, DEFAULT_SYSTEM_PROMPT);
-    assert_eq!(config.model.at_shutdown, KvAtShutdown::Keep);
+    assert_eq!(config.model.at_shutdown, KvAtShutdown::Save);
     assert!(config.model.reasoning.enabled);
     assert_eq!(config.limits, Limits::default());
     assert_eq!(config.tools.unattended, Unattended::Wait);

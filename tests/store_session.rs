@@ -55,3 +55,159 @@ fn a_log_can_be_checked_with_sha256sum() {
         before = line.to_vec();
     }
 }
+
+#[test]
+fn a_record_or_a_session_over_its_limit_is_refused_before_the_write() {
+    let home = home();
+    uring(async {
+        let limits = StoreLimits { record_bytes: 2000, session_bytes: 3500 };
+        let options = OpenOptions { limits, ..OpenOptions::default() };
+        let catalog = Catalog::new(home.path().to_owned(), options);
+        let mut session = catalog.create(Some(id("a")), baseline(), 0, None).await.unwrap();
+        let log = session.dir().join("0.jsonl");
+        let before = std::fs::read(&log).unwrap();
+        let error = session.append(user(1, &"x".repeat(2000))).await.unwrap_err();
+        assert!(matches!(error, SessionError::TooLarge { limit: "record_bytes", max: 2000, .. }), "{error}");
+        assert!(error.to_string().contains("limits.record_bytes") && !error.unknown(), "{error}");
+        assert_eq!(std::fs::read(&log).unwrap(), before);
+        session.append(user(1, &"x".repeat(1500))).await.unwrap();
+        let error = session.append(assistant(1, &"x".repeat(1700))).await.unwrap_err();
+        assert!(matches!(error, SessionError::TooLarge { limit: "session_bytes", .. }), "{error}");
+        // what a limit ends can be ended
+        session.append(calling(1, &[1])).await.unwrap();
+        session.append(tool_start(1, 1)).await.unwrap();
+        while session.append(named(&"n".repeat(200))).await.is_ok() {}
+        session.append(tool_result(1, 1, ToolOutcome::Interrupted)).await.unwrap();
+        session.append(failed(1)).await.unwrap();
+        let records = session.records().len();
+        session.close().await.unwrap();
+        assert_eq!(catalog.open(&id("a")).await.unwrap().0.records().len(), records);
+    });
+}
+
+#[test]
+fn a_record_out_of_order_is_refused_before_the_write() {
+    let home = home();
+    uring(async {
+        let mut session = Session::create(home.path(), id("a"), baseline(), 0).await.unwrap();
+        session.append(user(1, "x")).await.unwrap();
+        let log = session.dir().join("0.jsonl");
+        let before = std::fs::read(&log).unwrap();
+        for records in [
+            vec![user(2, "y")],
+            vec![tool_start(1, 1)],
+            vec![assistant(1, "x"), assistant(1, "y")],
+            vec![assistant(1, "x"), turn_end(2)],
+        ] {
+            let error = session.append_all(records).await.unwrap_err();
+            assert!(matches!(error, SessionError::Sequence(..)), "{error}");
+        }
+        session.append_all(Vec::new()).await.unwrap();
+        assert_eq!(std::fs::read(&log).unwrap(), before);
+        assert_eq!(session.records().len(), 2);
+        session.append(assistant(1, "x")).await.unwrap();
+    });
+}
+
+#[test]
+fn one_opener_at_a_time() {
+    let home = home();
+    uring(async {
+        let session = Session::create(home.path(), id("a"), baseline(), 0).await.unwrap();
+        for _ in 0..2 {
+            let error = Session::open(home.path(), &id("a")).await.unwrap_err();
+            assert!(matches!(error, SessionError::Locked(_)), "{error}");
+        }
+        let error = Session::create(home.path(), id("a"), baseline(), 0).await.unwrap_err();
+        assert!(matches!(error, SessionError::Exists(_)), "{error}");
+        // readers need no lock
+        let catalog = Catalog::new(home.path().to_owned(), OpenOptions::default());
+        assert_eq!(catalog.list().await.unwrap().len(), 1);
+        session.close().await.unwrap();
+        Session::open(home.path(), &id("a")).await.unwrap();
+        let error = Session::open(home.path(), &id("b")).await.unwrap_err();
+        assert!(matches!(error, SessionError::NotFound(_)), "{error}");
+    });
+}
+
+#[test]
+fn of_two_creations_one_succeeds() {
+    let home = home();
+    uring(async {
+        for n in 0..10 {
+            let id = id(&format!("s{n}"));
+            let create = || Session::create(home.path(), id.clone(), baseline(), 0);
+            let (one, two) = tokio::join!(create(), create());
+            assert!(one.is_ok() != two.is_ok(), "{one:?} {two:?}");
+            let error = one.err().or(two.err()).unwrap();
+            assert!(matches!(error, SessionError::Exists(_)), "{error}");
+        }
+    });
+}
+
+#[test]
+fn a_symlink_is_no_session() {
+    let home = home();
+    uring(async {
+        let session = Session::create(home.path(), id("real"), baseline(), 0).await.unwrap();
+        session.close().await.unwrap();
+        let sessions = home.path().join("sessions");
+        std::os::unix::fs::symlink(sessions.join("real"), sessions.join("link")).unwrap();
+        assert!(Session::open(home.path(), &id("link")).await.is_err());
+        let catalog = Catalog::new(home.path().to_owned(), OpenOptions::default());
+        let list = catalog.list().await.unwrap();
+        let link = list.iter().find(|info| info.id == id("link")).unwrap();
+        assert_eq!(link.state, SessionState::Damaged);
+        assert!(link.reason.as_deref().unwrap().contains("symlink"), "{link:?}");
+        assert!(catalog.delete(&id("link")).await.is_err());
+        // nor is a log that is one
+        std::fs::rename(sessions.join("real/0.jsonl"), sessions.join("real/1")).unwrap();
+        std::os::unix::fs::symlink(sessions.join("real/1"), sessions.join("real/0.jsonl")).unwrap();
+        assert!(Session::open(home.path(), &id("real")).await.is_err());
+    });
+}
+
+#[test]
+fn a_saved_slots_ids_are_read_from_its_header() {
+    let home = home();
+    let word = |w: u32| w.to_le_bytes();
+    let header = [word(0x6767_7371), word(4), word(6), word(u32::MAX), word(1), word(3)].concat();
+    let ids = [word(1), word(49_000), word(7)].concat();
+    let write = |name: &str, bytes: &[u8]| std::fs::write(home.path().join(name), bytes).unwrap();
+    write("good.bin", &[&header[..], &ids, b"kv data"].concat());
+    write("cut.bin", &[&header[..], &ids[..10]].concat());
+    write("short.bin", &header[..20]);
+    write("empty.bin", b"");
+    write("other.bin", &[&word(1)[..], &header[4..], &ids].concat());
+    write("huge.bin", &[&header[..20], &word(u32::MAX)].concat());
+    uring(async {
+        let slots = SlotFiles::new(home.path().to_owned());
+        assert_eq!(slots.read_ids("good.bin").await.unwrap(), [1, 49_000, 7]);
+        for name in
+            ["cut.bin", "short.bin", "empty.bin", "other.bin", "huge.bin", "none", "", "../x", ".hidden"]
+        {
+            let error = slots.read_ids(name).await.unwrap_err();
+            assert!(matches!(error, SessionError::Io(..)), "{name}: {error}");
+        }
+    });
+}
+
+#[test]
+fn a_baseline_holds_no_credentials_and_reads_back_the_same() {
+    let mut content = content();
+    for url in ["http://user:secret@box/", "https://token@box:8080/v1"] {
+        content.model.url = url.to_owned();
+        assert!(matches!(Baseline::freeze(content.clone()), Err(BaselineError::Freeze(_))), "{url}");
+    }
+    content.model.url = "http://box:8080/a@b".to_owned();
+    content.sampling.top_p = Some(0.123_456_789_012_345_67);
+    content.sampling.min_p = Some(5e-324);
+    let baseline = Baseline::freeze(content.clone()).unwrap();
+    assert_eq!(baseline.content(), &content);
+    assert_eq!(baseline.hash(), Digest::of(baseline.to_json().as_bytes()));
+    content.sampling.temperature = Some(f64::NAN);
+    assert!(Baseline::freeze(content.clone()).is_err(), "it would be written as null");
+    content.sampling.temperature = None;
+    content.format = 2;
+    assert!(Baseline::freeze(content).is_err());
+}

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use boxmaker::proto::{ErrorCode, EventKind, LogRecord, Reply, Request, SessionId, SessionState};
 use support::bench::{Bench, COMPLETION_TOKENS, STAND_IN};
-use support::scripted_server::Script;
+use support::scripted_server::{EOG, Script};
 use support::talk::{Talk, text, told, why};
 use support::wait_until;
 
@@ -153,9 +153,11 @@ fn a_cancel_in_prefill_leaves_no_assistant_and_stops_the_server() {
     bench.server.push(Script::new().progress().gate("never"));
     talk.send(&id, "Hello");
     talk.until(&id, "prefill", |kind| matches!(kind, EventKind::Prefill { .. }));
-    assert_eq!(told(&talk.cancel(&id)), ["turn_end cancelled"]);
-    assert_eq!(bench.server.hangups(), 1);
+    assert_eq!(talk.ask(Request::Cancel { session: id.clone() }), Ok(Reply::Done {}));
+    // who is told that it is done finds it on the disk
     assert_eq!(bench.log(&id), ["session_start", "user 1: Hello", "turn_end 1 cancelled"]);
+    assert_eq!(bench.server.hangups(), 1);
+    assert_eq!(told(&talk.until_end(&id)), ["turn_end cancelled"]);
     talk.turn(&id, "Again");
     assert_eq!(bench.prompts(&id), [HELLO.to_owned(), next(HELLO, STAND_IN, "Again")]);
 }
@@ -338,8 +340,7 @@ fn ids_that_cannot_be_read_back_are_replaced_and_told() {
 
 #[test]
 fn sessions_that_are_dropped_from_memory_go_on_as_if_nothing_was() {
-    let (mut bench, mut talk, _) = begun("open_sessions = 2");
-    bench.loses_cache = true;
+    let (bench, mut talk, _) = begun("open_sessions = 2");
     let ids: Vec<SessionId> = (0..5).map(|_| talk.create()).collect();
     for round in 0..3 {
         for (n, id) in ids.iter().enumerate() {
@@ -393,4 +394,168 @@ fn special_tokens_and_odd_characters_of_a_user_are_text() {
     let error = talk.ask(Request::Send { session: id.clone(), text: " \n ".to_owned() }).unwrap_err();
     assert_eq!(error.code, ErrorCode::BadRequest, "{error}");
     talk.turn(&id, &"x".repeat(50_000));
+}
+
+#[test]
+fn an_answer_that_goes_on_without_a_word_more_stays_as_it_was() {
+    let (bench, mut talk, id) = begun("completion_tokens = 5");
+    bench.server.push(Script::say("abcdefgh"));
+    talk.turn(&id, "Hello");
+    bench.server.push(Script::new().progress().eog());
+    assert_eq!(told(&talk.retry(&id)).last().unwrap(), "turn_end done");
+    talk.turn(&id, "More");
+    assert_eq!(
+        bench.prompts(&id).last(),
+        Some(&next(HELLO, "abcde", "More")),
+        "no stand-in after what was said"
+    );
+}
+
+#[test]
+fn a_cancel_between_the_last_token_and_the_end_leaves_the_end_to_the_template() {
+    let (bench, mut talk, id) = begun("");
+    bench.server.push(Script::new().progress().text("abc").token("", EOG).gate("never"));
+    talk.send(&id, "Hello");
+    talk.until_text(&id, "abc");
+    wait_until(Duration::from_secs(5), "the last token is on its way", || bench.server.at_a_gate());
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(told(&talk.cancel(&id)), ["usage cancelled", "turn_end cancelled"]);
+    talk.turn(&id, "More");
+    assert_eq!(bench.prompts(&id).last(), Some(&next(HELLO, "abc", "More")));
+}
+
+/// A bench whose model thinks; with `opened` the prompt begins its thought.
+fn thinking(limits: &str, opened: bool) -> (Bench, Talk, SessionId) {
+    let bench = Bench::start(limits);
+    bench.server.set(|b| {
+        b.template.push_str("{# <think> </think> #}");
+        if opened {
+            b.generation_prompt.push_str("<think>\n");
+        }
+    });
+    let mut talk = bench.talk();
+    let id = talk.create();
+    let tags = bench.baseline(&id).framing.reasoning.unwrap();
+    assert_eq!(tags.opened_by_prompt, opened);
+    (bench, talk, id)
+}
+
+/// The reasoning and the text of each assistant message.
+fn thoughts(bench: &Bench, id: &SessionId) -> Vec<(Option<String>, String)> {
+    let records = bench.records(id).into_iter().filter_map(|record| match record {
+        LogRecord::AssistantMessage(message) => Some((message.reasoning, message.text)),
+        _ => None,
+    });
+    records.collect()
+}
+
+#[test]
+fn a_thought_that_was_cut_off_goes_on_as_a_thought() {
+    let (bench, mut talk, id) = thinking("completion_tokens = 12", false);
+    bench.server.push(Script::say("<think>a1 and more"));
+    let events = talk.turn(&id, "Hello");
+    assert_eq!(told(&events)[2..], ["reasoning a1 an", "usage length", "turn_end limit"]);
+    bench.server.push(Script::say("b2</think>cdef"));
+    let events = talk.retry(&id);
+    assert_eq!(told(&events)[2..], ["reasoning b2", "text cd", "usage length", "turn_end limit"]);
+    bench.server.push(Script::say("ef"));
+    let events = talk.retry(&id);
+    assert_eq!(told(&events)[2..], ["text ef", "usage stop", "turn_end done"]);
+    talk.turn(&id, "More");
+    let said = "<think>a1 anb2</think>cdef";
+    assert_eq!(bench.prompts(&id).last(), Some(&next(HELLO, said, "More")));
+}
+
+#[test]
+fn a_thought_that_was_cut_off_is_closed_before_the_user_speaks_again() {
+    let (bench, mut talk, id) = thinking("completion_tokens = 9", false);
+    bench.server.push(Script::say("<think>a1 and more"));
+    talk.turn(&id, "Hello");
+    // going on without a word leaves it as it is
+    bench.server.push(Script::new().progress().gate("never"));
+    let reply = talk.ask(Request::Retry { session: id.clone() });
+    assert!(reply.is_ok(), "{reply:?}");
+    talk.until(&id, "prefill", |kind| matches!(kind, EventKind::Prefill { .. }));
+    talk.cancel(&id);
+    talk.turn(&id, "More");
+    let said = format!("<think>a1\n</think>\n\n{STAND_IN}");
+    assert_eq!(bench.prompts(&id).last(), Some(&next(HELLO, &said, "More")));
+}
+
+#[test]
+fn an_answer_that_was_cut_off_does_not_go_on_as_a_thought() {
+    let (bench, mut talk, id) = thinking("completion_tokens = 14", true);
+    bench.server.push(Script::say("a1</think>text and more"));
+    let events = talk.turn(&id, "Hello");
+    assert_eq!(told(&events)[2..], ["reasoning a1", "text text", "usage length", "turn_end limit"]);
+    bench.server.push(Script::say(" and more"));
+    let events = talk.retry(&id);
+    assert_eq!(told(&events)[2..], ["text and more", "usage stop", "turn_end done"]);
+    let some = |text: &str| Some(text.to_owned());
+    assert_eq!(thoughts(&bench, &id), [(some("a1"), "text".to_owned()), (None, "and more".to_owned())]);
+}
+
+#[test]
+fn a_thought_that_the_prompt_began_is_closed_at_its_cap_and_the_answer_goes_on() {
+    let (mut bench, mut talk, id) = thinking("thinking_tokens = 8", true);
+    // what is recorded was sampled in two parts, with the words of the cap between them
+    bench.replaces_ids = true;
+    bench.server.push(Script::say("abcdefghijkl"));
+    bench.server.push(Script::say("The answer."));
+    let events = talk.turn(&id, "Hello");
+    let told = told(&events);
+    assert_eq!(told[told.len() - 3..], ["text The answer.", "usage stop", "turn_end done"], "{told:?}");
+    let prompts = bench.prompts(&id);
+    assert_eq!(prompts.len(), 2);
+    assert!(prompts[1].starts_with(&format!("{}abcdefgh", prompts[0])), "{prompts:?}");
+    assert!(prompts[1].ends_with("</think>\n\n"), "{prompts:?}");
+    assert_eq!(bench.server.completions()[0]["n_predict"], 8);
+    let row = talk.usage(&id).remove(0);
+    assert!(row.thinking_capped && row.lost_n == 0, "{row:?}");
+    talk.turn(&id, "More");
+    let said = format!("{}The answer.", prompts[1]);
+    let more = "<|im_end|>\n<|im_start|>user\nMore<|im_end|>\n<|im_start|>assistant\n<think>\n";
+    assert_eq!(bench.prompts(&id).last(), Some(&format!("{said}{more}")));
+}
+
+#[test]
+fn an_answer_that_was_shown_is_not_asked_again_by_itself() {
+    for broken in [Script::status(503, "unavailable_error", "Loading model"), Script::new().progress().cut()]
+    {
+        let (mut bench, mut talk, id) = thinking("thinking_tokens = 30", true);
+        bench.drops_half = true;
+        bench.server.push(Script::say(&"hm ".repeat(20)));
+        bench.server.push(broken);
+        let events = talk.turn(&id, "Hello");
+        assert_eq!(told(&events).last().unwrap(), "turn_end failed", "{:?}", told(&events));
+        assert_eq!(bench.log(&id), ["session_start", "user 1: Hello", "turn_end 1 failed"]);
+        bench.server.push(Script::say("abc</think>Better."));
+        let events = talk.retry(&id);
+        assert_eq!(told(&events).last().unwrap(), "turn_end done", "{:?}", told(&events));
+        let prompts = bench.prompt_ids(&id);
+        assert_eq!(prompts.first(), prompts.last(), "the very same request");
+        assert_eq!(bench.log(&id)[3], "assistant 1 stop: Better.");
+    }
+}
+
+#[test]
+fn a_server_that_hides_its_slots_is_not_given_back_an_older_cache() {
+    let mut bench = Bench::start_with("", |_| String::new());
+    bench.server.set(|b| b.slots = false);
+    let mut talk = bench.talk();
+    let (first, second) = (talk.create(), talk.create());
+    talk.turn(&first, "I am the first");
+    // takes the slot, so that the first's is kept
+    talk.turn(&second, "I am the second");
+    for text in ["Again", "And again", "And once more"] {
+        let events = talk.turn(&first, text);
+        assert_eq!(told(&events), ["turn_start", "prefill", "text ok", "usage stop", "turn_end done"]);
+    }
+    // and when the server has really lost it, it gets back what was kept
+    bench.server.lose_cache();
+    bench.loses_cache = true;
+    let kept = talk.usage(&first)[0].clone();
+    talk.turn(&first, "What now?");
+    let row = talk.usage(&first).pop().unwrap();
+    assert!(row.cache_n > kept.new_n && row.lost_n > 0, "{row:?}");
 }

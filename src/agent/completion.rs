@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::model::{Chunk, CompletionRequest, Final, ModelError, Part, Reply, ReplyParser, Server};
+use crate::model::{Chunk, CompletionRequest, Final, ModelError, Part, ReplyParser, Server};
 use crate::proto::{EventKind, TokenId};
 
 use super::cancel::{Cancel, Patience, StopReason};
@@ -18,6 +18,19 @@ pub enum Ended {
     Stopped(StopReason),
     /// The turn's time was up.
     TimeUp,
+    /// So many tokens were in the cache, which was too few.
+    Cut(u64),
+    /// Reasoning has reached its cap, and the answer goes on with another request.
+    ThinkingLimit(Final),
+}
+
+/// What is done about the first event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    /// The request goes on.
+    Go,
+    /// It is closed at once, before anything is evaluated.
+    Cut,
 }
 
 /// A place in the sampled ids where the server's stream left some out: it sends no event for a token that
@@ -39,8 +52,6 @@ pub struct Gap {
 pub struct Streamed {
     /// Why it is over.
     pub ended: Ended,
-    /// What the model wrote, parsed.
-    pub reply: Reply,
     /// The sampled ids; `None` where the stream left one out.
     pub ids: Vec<Option<TokenId>>,
     /// Where.
@@ -53,18 +64,18 @@ pub struct Streamed {
     pub took: Duration,
 }
 
-/// Sends a request and follows it to its end. `on_cache` is told the first event's cached tokens before
-/// anything is evaluated.
+/// Sends a request and follows it to its end. `look` is told the first event's cached tokens before
+/// anything is evaluated, and decides.
 ///
 /// # Errors
 /// Whatever makes the request fail; what was shown until then is then not recorded.
 pub async fn stream(
     server: &Server,
     request: &CompletionRequest<'_>,
-    mut parser: ReplyParser,
+    parser: &mut ReplyParser,
     (cancel, patience): (&Cancel, Patience),
     deadline: Instant,
-    mut on_cache: impl FnMut(u64),
+    mut look: impl FnMut(u64) -> Look,
     mut on_event: impl FnMut(EventKind),
 ) -> Result<Streamed, ModelError> {
     let began = Instant::now();
@@ -92,28 +103,29 @@ pub async fn stream(
             Some(Some(Chunk::Progress { total, cache, processed })) => {
                 if streamed.cached.is_none() {
                     streamed.cached = Some(cache);
-                    on_cache(cache);
+                    if look(cache) == Look::Cut {
+                        break Ended::Cut(cache);
+                    }
                 }
                 on_event(EventKind::Prefill { done: processed, total, cached: cache });
             }
             Some(Some(Chunk::Delta { text, ids, lost })) => {
-                streamed.delta(&mut parser, text, ids, lost, &mut on_event);
+                streamed.delta(parser, text, ids, lost, &mut on_event);
             }
-            Some(Some(Chunk::Final(last) | Chunk::ThinkingLimit(last))) => break Ended::Final(last),
+            Some(Some(Chunk::Final(last))) => break Ended::Final(last),
+            Some(Some(Chunk::ThinkingLimit(last))) => break Ended::ThinkingLimit(last),
         }
     };
     // a connection still open here is one to cancel: closing it stops the server
     drop(completion);
-    if !matches!(ended, Ended::Final(_)) {
+    if !matches!(ended, Ended::Final(_) | Ended::ThinkingLimit(_)) {
         // A server that has gone away meanwhile does nothing either; one that hangs must not hold up the end.
         // The next request then waits in the server.
         let wait = patience.after(StopReason::Cancelled);
         let _ = cancel.bound(patience, tokio::time::timeout(wait, server.wait_idle())).await;
     }
-    let (held_back, reply) = parser.finish();
-    show(held_back, &mut on_event);
     let Partial { ids, gaps, cached, reasoning_tokens } = streamed;
-    Ok(Streamed { ended, reply, ids, gaps, cached, reasoning_tokens, took: began.elapsed() })
+    Ok(Streamed { ended, ids, gaps, cached, reasoning_tokens, took: began.elapsed() })
 }
 
 #[derive(Debug, Default)]
@@ -150,7 +162,8 @@ impl Partial {
     }
 }
 
-fn show(parts: Vec<Part>, on_event: &mut impl FnMut(EventKind)) {
+/// Passes on what can be shown.
+pub fn show(parts: Vec<Part>, on_event: &mut impl FnMut(EventKind)) {
     for part in parts {
         on_event(match part {
             Part::Text(text) => EventKind::Text { text },

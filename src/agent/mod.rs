@@ -19,13 +19,16 @@ mod opening;
 mod properties;
 mod queue;
 mod replay;
+mod request;
 mod room;
 mod send;
+mod slot;
 mod tools;
 mod turn;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::Duration;
 
 use crate::config::Limits;
 use crate::model::Server;
@@ -39,6 +42,7 @@ pub use error::AgentError;
 pub use opening::{Settings, differences, freeze};
 pub use queue::SlotQueue;
 pub use replay::{Piece, Prompt, replay};
+use slot::Slot;
 
 /// Where events go. Never blocks.
 pub trait Events {
@@ -61,8 +65,6 @@ pub struct Counters {
     pub lost: Cell<u64>,
     /// The last loss of the cache, in words.
     pub last_loss: RefCell<Option<String>>,
-    /// The session whose tokens the slot holds, as far as this run of the daemon knows.
-    pub slot_session: RefCell<Option<SessionId>>,
 }
 
 impl Counters {
@@ -75,7 +77,7 @@ impl Counters {
 pub struct Agent {
     server: Rc<Server>,
     tools: Rc<Registry>,
-    slot_files: Option<SlotFiles>,
+    slot: Slot,
     limits: RefCell<Rc<Limits>>,
     events: Rc<dyn Events>,
     queue: Rc<SlotQueue>,
@@ -96,9 +98,9 @@ impl Agent {
         events: Rc<dyn Events>,
     ) -> Rc<Self> {
         Rc::new(Self {
+            slot: Slot::new(Rc::clone(&server), slot_files),
             server,
             tools,
-            slot_files,
             limits: RefCell::new(Rc::new(limits)),
             events,
             queue: Rc::default(),
@@ -112,6 +114,12 @@ impl Agent {
     #[must_use]
     pub fn queue(&self) -> &SlotQueue {
         &self.queue
+    }
+
+    /// The session whose tokens the slot holds, as far as this run of the daemon knows.
+    #[must_use]
+    pub fn slot_session(&self) -> Option<SessionId> {
+        self.slot.holder()
     }
 
     /// What has been counted.
@@ -128,6 +136,33 @@ impl Agent {
     /// Takes no more turns.
     pub fn stop_accepting(&self) {
         self.stopping.set(true);
+    }
+
+    /// Saves the slot's cache whenever no turn has used it for a while; never ends.
+    pub async fn save_when_quiet(&self) {
+        loop {
+            let seconds = self.limits().slot_quiet_seconds;
+            if seconds == 0 {
+                tokio::time::sleep(Duration::from_secs(60)).await;
+                continue;
+            }
+            self.slot.quiet(Duration::from_secs(seconds)).await;
+            self.save_slot().await;
+        }
+    }
+
+    /// Saves the slot's cache, when no turn has it, and keeps all saved ones within their budget.
+    pub async fn save_slot(&self) {
+        let Some(session) = self.slot.holder() else { return };
+        let ticket = self.queue.join(session);
+        ticket.granted(|_| {}).await;
+        self.slot.save().await;
+        self.slot.evict(self.limits().slot_files_bytes).await;
+    }
+
+    /// Removes what was saved of a deleted session's cache.
+    pub async fn forget_slot(&self, session: &SessionId) {
+        self.slot.forget(session).await;
     }
 
     fn limits(&self) -> Rc<Limits> {

@@ -41,6 +41,8 @@ pub struct Prompt<'a> {
     pub list: Vec<TokenId>,
     /// What comes after it, not yet shown to the model.
     pub new: Vec<Piece<'a>>,
+    /// Whether what the model says next begins inside its reasoning.
+    pub thinking: bool,
 }
 
 /// What the prompt ends with.
@@ -50,8 +52,15 @@ enum Last<'a> {
     Head,
     /// The framing that asks the assistant to speak, without a word from it yet.
     Asked,
-    /// An assistant's message.
-    Spoke(&'a AssistantMessage),
+    /// An assistant's message, or several of which each goes on where the one before was cut off.
+    Spoke {
+        /// The last of them.
+        message: &'a AssistantMessage,
+        /// It ends inside the model's reasoning.
+        thinking: bool,
+        /// Nothing was said but reasoning.
+        silent: bool,
+    },
     /// Some of the results of an assistant's calls.
     Results { left: usize },
 }
@@ -61,7 +70,8 @@ enum Last<'a> {
 pub fn replay<'a>(framing: &'a Framing, records: &'a [LogRecord]) -> Prompt<'a> {
     let mut list = Vec::with_capacity(framing.head.len());
     list.extend_from_slice(&framing.head);
-    let mut replay = Replay { framing, prompt: Prompt { list, new: Vec::new() }, last: Last::Head };
+    let prompt = Prompt { list, new: Vec::new(), thinking: false };
+    let mut replay = Replay { framing, prompt, last: Last::Head };
     for record in records {
         match record {
             LogRecord::UserMessage(message) => replay.user(&message.text),
@@ -76,6 +86,7 @@ pub fn replay<'a>(framing: &'a Framing, records: &'a [LogRecord]) -> Prompt<'a> 
             | LogRecord::TurnEnd(_) => {}
         }
     }
+    replay.prompt.thinking = replay.open().0;
     replay.prompt
 }
 
@@ -114,13 +125,17 @@ impl<'a> Replay<'a> {
         self.prompt.new.clear();
         self.prompt.list.extend_from_slice(&message.prompt_ids);
         self.prompt.list.extend_from_slice(message.kept_ids());
-        self.last = Last::Spoke(message);
+        let (thinking, silent) = self.open();
+        // what was said in the part before stays said, and a thought goes on until something is said
+        let nothing = message.text.trim().is_empty() && message.tool_calls.is_empty();
+        let thinks = self.framing.reasoning.is_some() && (thinking || message.reasoning.is_some());
+        self.last = Last::Spoke { message, thinking: nothing && thinks, silent: nothing && silent };
     }
 
     fn result(&mut self, content: &'a str) {
         let framing = self.framing;
         let left = match self.last {
-            Last::Spoke(message) => {
+            Last::Spoke { message, .. } => {
                 self.ids(&framing.tool_open);
                 message.tool_calls.len().saturating_sub(1)
             }
@@ -140,14 +155,19 @@ impl<'a> Replay<'a> {
         }
     }
 
+    /// Whether the assistant is inside its reasoning now, and has said nothing else.
+    fn open(&self) -> (bool, bool) {
+        match self.last {
+            Last::Spoke { thinking, silent, .. } => (thinking, silent),
+            _ => (self.framing.reasoning.as_ref().is_some_and(|tags| tags.opened_by_prompt), true),
+        }
+    }
+
     /// Before a user speaks again, the assistant's turn gets an end that a strict template accepts:
     /// reasoning is closed, and where nothing was said stands the stand-in.
     fn close_assistant(&mut self) {
         let framing = self.framing;
-        let (thinking, silent) = match self.last {
-            Last::Spoke(message) => (leaves_reasoning_open(framing, message), says_nothing(message)),
-            _ => (framing.reasoning.as_ref().is_some_and(|tags| tags.opened_by_prompt), true),
-        };
+        let (thinking, silent) = self.open();
         if thinking && let Some(tags) = &framing.reasoning {
             self.ids(&tags.close_ids);
         }
@@ -155,16 +175,4 @@ impl<'a> Replay<'a> {
             self.ids(&framing.stand_in_ids);
         }
     }
-}
-
-fn says_nothing(message: &AssistantMessage) -> bool {
-    message.text.trim().is_empty() && message.tool_calls.is_empty()
-}
-
-/// Whether a message ends inside its reasoning: it thought, or was made to, and said nothing after.
-fn leaves_reasoning_open(framing: &Framing, message: &AssistantMessage) -> bool {
-    framing
-        .reasoning
-        .as_ref()
-        .is_some_and(|tags| says_nothing(message) && (message.reasoning.is_some() || tags.opened_by_prompt))
 }

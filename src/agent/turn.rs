@@ -6,20 +6,17 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::config::{Limit, Limits};
-use crate::model::{CompletionRequest, Final, ParsedCall, ReplyParser, Stop, ThinkingCap};
+use crate::model::{Final, ParsedCall, Stop};
 use crate::proto::{
-    AssistantMessage, BaselineContent, CallId, Certainty, ErrorCode, EventKind, Finish, LogRecord, Timestamp,
-    TokenId, ToolCall, TurnEnd, TurnId, TurnOutcome, Usage, UsageRecord, cached_after,
+    AssistantMessage, BaselineContent, CallId, Certainty, ErrorCode, EventKind, Finish, LogRecord,
+    ModelIdentity, Timestamp, ToolCall, TurnEnd, TurnId, TurnOutcome, Usage, UsageRecord,
 };
 
 use super::broken::answers;
-use super::cancel::{Cancel, Patience, StopReason};
-use super::completion::{Ended, Streamed, stream};
+use super::cancel::{Cancel, StopReason};
+use super::completion::Ended;
 use super::conversation::Reservation;
-use super::ids::{Ids, ReadBack, resolve};
-use super::opening::other_model;
-use super::replay::{OwnedPiece, Prompt, replay};
-use super::room::tokenize;
+use super::request::{Answered, Asked};
 use super::{Agent, AgentError, Conversation, Counters};
 
 /// How a turn ends.
@@ -49,20 +46,6 @@ pub(super) fn reached(limits: &Limits, limit: Limit) -> String {
     format!("the limit of {} {} was reached; {}", limits.get(limit), info.unit, limits.hint(limit))
 }
 
-/// What is known of the prompt before a request.
-struct Asked {
-    /// The whole prompt.
-    prompt: Vec<TokenId>,
-    /// How much of it is new.
-    new: usize,
-    /// How much of it an earlier completion left in the cache.
-    expected: u64,
-    /// How many tokens may be generated …
-    max_tokens: u64,
-    /// … and which limit that is.
-    max_why: String,
-}
-
 /// A call that the model made, recorded and without a result yet.
 pub(super) struct Pending {
     pub(super) call: ToolCall,
@@ -75,6 +58,8 @@ pub(super) struct Turn {
     pub(super) agent: Rc<Agent>,
     pub(super) conversation: Rc<Conversation>,
     pub(super) baseline: Rc<BaselineContent>,
+    /// The model as the server told at the newest request; before the first, the session's own.
+    pub(super) served: ModelIdentity,
     pub(super) limits: Rc<Limits>,
     pub(super) turn: TurnId,
     pub(super) began: Instant,
@@ -86,7 +71,7 @@ pub(super) struct Turn {
     pub(super) repeats: u64,
 }
 
-fn count(n: usize) -> u64 {
+pub(super) fn count(n: usize) -> u64 {
     u64::try_from(n).unwrap_or(u64::MAX)
 }
 
@@ -105,6 +90,7 @@ pub(super) async fn run(agent: Rc<Agent>, reservation: Reservation, turn: TurnId
     let mut turn = Turn {
         agent,
         conversation,
+        served: baseline.model.clone(),
         baseline,
         limits,
         turn,
@@ -206,7 +192,7 @@ impl Turn {
             .checked_add(Duration::from_secs(self.limits.turn_seconds))
             .unwrap_or(self.deadline);
         loop {
-            let (asked, streamed) = match self.request(cancel).await {
+            let (asked, answered) = match self.request(cancel).await {
                 Ok(Ok(answered)) => answered,
                 Ok(Err(end)) => return self.finish(end).await,
                 // the server went away, or loads again, before it said anything
@@ -219,7 +205,7 @@ impl Turn {
                 }
                 Err(e) => return Err(e),
             };
-            let Some(calls) = self.record(&asked, streamed, cancel).await? else {
+            let Some(calls) = self.record(&asked, answered).await? else {
                 return Ok(());
             };
             if let Some(end) = self.run_tools(calls, cancel).await? {
@@ -229,7 +215,7 @@ impl Turn {
     }
 
     /// Asks the model, when it can be asked, and follows its answer to the end.
-    async fn request(&mut self, cancel: &Cancel) -> Result<Result<(Asked, Streamed), End>, AgentError> {
+    async fn request(&mut self, cancel: &Cancel) -> Result<Result<(Asked, Answered), End>, AgentError> {
         if let Some(end) = self.ready(cancel).await? {
             return Ok(Err(end));
         }
@@ -237,9 +223,9 @@ impl Turn {
             Ok(asked) => asked,
             Err(end) => return Ok(Err(end)),
         };
-        let streamed = self.complete(&asked, cancel).await?;
+        let answered = self.complete(&asked, cancel).await?;
         self.requests = self.requests.saturating_add(1);
-        Ok(Ok((asked, streamed)))
+        Ok(Ok((asked, answered)))
     }
 
     /// Lets a server that is not there a moment's time, which is not the turn's own.
@@ -253,180 +239,44 @@ impl Turn {
         }
     }
 
-    /// Waits for the model server, as long as it takes, and checks that it is the session's.
-    async fn ready(&mut self, cancel: &Cancel) -> Result<Option<End>, AgentError> {
-        if self.requests >= self.limits.turn_requests {
-            return Ok(Some(End::limit(reached(&self.limits, Limit::TurnRequests))));
-        }
-        let server = Rc::clone(&self.agent.server);
-        let first = self.requests == 0;
-        let ready = async {
-            server.wait_ready(|why| self.publish(EventKind::Waiting { why: why.to_owned() })).await?;
-            if first { server.identity().await.map(Some) } else { Ok(None) }
-        };
-        let waited = Instant::now();
-        let served = tokio::select! {
-            biased;
-            reason = cancel.stopped() => return Ok(Some(End::stopped(reason))),
-            served = ready => served?,
-        };
-        // nor is waiting for the server
-        self.deadline = self.deadline.checked_add(waited.elapsed()).unwrap_or(self.deadline);
-        if let Some(served) = &served {
-            self.agent.n_ctx.set(Some(served.n_ctx));
-        }
-        match served.and_then(|served| other_model(&self.baseline.model, &served)) {
-            Some(why) => Err(AgentError::OtherModel(why)),
-            None => Ok(None),
-        }
-    }
-
-    /// Makes the prompt, and refuses one that cannot fit.
-    async fn ask(&self, cancel: &Cancel) -> Result<Result<Asked, End>, AgentError> {
-        let framing = &self.baseline.framing;
-        let replayed = self.conversation.read(|session| {
-            let records = session.records();
-            let spoke = records.iter().rev().find_map(|record| match record {
-                LogRecord::AssistantMessage(message) => Some(message.finish),
-                _ => None,
-            });
-            let Prompt { list, new } = replay(framing, records);
-            let expected = spoke.map_or(0, |finish| cached_after(count(list.len()), finish));
-            (list, new.into_iter().map(OwnedPiece::from).collect::<Vec<_>>(), expected)
-        });
-        // nobody else waits for the session while the server counts
-        let (mut prompt, pieces, expected) = replayed.await;
-        let new = tokio::select! {
-            biased;
-            reason = cancel.stopped() => return Ok(Err(End::stopped(reason))),
-            new = tokenize(&self.agent.server, &pieces) => new?,
-        };
-        prompt.extend_from_slice(&new);
-        let n_ctx = self.n_ctx();
-        let room = n_ctx.saturating_sub(count(prompt.len())).saturating_sub(1);
-        if room < self.limits.context_reserve_tokens.max(1) {
-            let why = format!(
-                "the context is full: the prompt has {} of {n_ctx} tokens, and [limits] context_reserve_tokens keeps {} \
-                 free for the answer; begin a new session, or give the model server a larger context (-c)",
-                prompt.len(),
-                self.limits.context_reserve_tokens
-            );
-            return Ok(Err(End::limit(why)));
-        }
-        let left = self.limits.turn_tokens.saturating_sub(self.generated);
-        if left == 0 {
-            return Ok(Err(End::limit(reached(&self.limits, Limit::TurnTokens))));
-        }
-        let context = format!(
-            "the context of {n_ctx} tokens is full; begin a new session, or give the model server a larger one (-c)"
-        );
-        let bounds = [
-            (room, context),
-            (left, reached(&self.limits, Limit::TurnTokens)),
-            (self.limits.completion_tokens, reached(&self.limits, Limit::CompletionTokens)),
-        ];
-        let (max_tokens, max_why) = bounds.into_iter().min_by_key(|(n, _)| *n).unwrap_or_default();
-        Ok(Ok(Asked { prompt, new: new.len(), expected, max_tokens, max_why }))
-    }
-
-    /// The slot's context, as the server says now.
-    fn n_ctx(&self) -> u64 {
-        self.agent.n_ctx.get().unwrap_or(self.baseline.model.n_ctx)
-    }
-
-    /// Asks the model, and follows it to the end.
-    async fn complete(&self, asked: &Asked, cancel: &Cancel) -> Result<Streamed, AgentError> {
-        let framing = &self.baseline.framing;
-        let thinking =
-            framing.reasoning.as_ref().map(|tags| ThinkingCap { tags, tokens: self.limits.thinking_tokens });
-        let request = CompletionRequest {
-            prompt: &asked.prompt,
-            max_tokens: asked.max_tokens,
-            sampling: &self.baseline.sampling,
-            thinking,
-        };
-        let parser = ReplyParser::new(framing.tool_family, framing.reasoning.as_ref());
-        let streamed = stream(
-            &self.agent.server,
-            &request,
-            parser,
-            (cancel, self.patience()),
-            self.deadline,
-            |cached| self.check_cache(asked, cached),
-            |event| self.publish(event),
-        );
-        Ok(streamed.await?)
-    }
-
-    fn patience(&self) -> Patience {
-        Patience::new(self.limits.shutdown_seconds)
-    }
-
-    /// Compares what the first event says is cached with what must be, before anything is evaluated.
-    fn check_cache(&self, asked: &Asked, cached: u64) {
-        let session = self.conversation.id();
-        let before = self.agent.counters.slot_session.replace(Some(session.clone()));
-        let lost = asked.expected.saturating_sub(cached);
-        if lost == 0 {
-            return;
-        }
-        let why = match before {
-            Some(other) if other != *session => format!("session {other} used the slot in between"),
-            Some(_) => "the model server was restarted, or another client used the slot".to_owned(),
-            None => "loopd was restarted, and since then or meanwhile the model server was too, or another client used the slot".to_owned(),
-        };
-        let message = format!("{lost} tokens of this conversation are evaluated again: {why}");
-        let turn = self.turn;
-        log::warn!(SESSION:% = session, TURN:% = turn, EVENT = "cache_lost", LOST_N = lost, CACHE_N = cached; "session {session}: {message}");
-        Counters::add(&self.agent.counters.lost, lost);
-        *self.agent.counters.last_loss.borrow_mut() =
-            Some(format!("{} session {session}: {message}", Timestamp::now()));
-        self.publish(EventKind::Notice { code: "cache_lost".to_owned(), message });
-    }
-
     /// Makes a completion final: one durable append of all that became final with it. Gives the calls
     /// that are to run now, or none when the turn has ended.
     async fn record(
         &mut self,
         asked: &Asked,
-        streamed: Streamed,
-        cancel: &Cancel,
+        answered: Answered,
     ) -> Result<Option<Vec<Pending>>, AgentError> {
-        if matches!(&streamed.ended, Ended::Final(last) if last.truncated && last.stop != Stop::Limit) {
+        if matches!(&answered.ended, Ended::Final(last) if last.truncated && last.stop != Stop::Limit) {
             return Err(AgentError::Shifted);
         }
-        let (finish, end) = self.judge(asked, &streamed);
-        if streamed.ids.is_empty() && finish == Finish::Cancelled {
+        let (finish, end) = self.judge(asked, &answered);
+        if answered.ids.is_empty() && finish == Finish::Cancelled {
             // nothing was said, so there is nothing to keep but the end
             self.finish(end.unwrap_or_else(|| End::stopped(StopReason::Cancelled))).await?;
             return Ok(None);
         }
-        let usage = self.usage(asked, &streamed);
-        let took = millis(streamed.took);
-        let ids = self.exact_ids(asked, &streamed, cancel).await?;
+        let Answered { reply, mut ids, usage, took, .. } = answered;
+        if finish == Finish::Cancelled && ids.last() == self.baseline.framing.user_open.first() {
+            // the model ended its turn just before it was stopped: that token is the template's to write
+            ids.pop();
+        }
+        let took = millis(took);
         let mut session = self.conversation.session.lock().await;
         let first = session.next_call();
-        let calls =
-            if finish == Finish::ToolCalls { number(first, streamed.reply.calls) } else { Vec::new() };
-        let silent = finish == Finish::Stop && streamed.reply.text.is_empty();
+        let calls = if finish == Finish::ToolCalls { number(first, reply.calls) } else { Vec::new() };
+        let silent = finish == Finish::Stop && reply.text.is_empty();
         let now = Timestamp::now();
         let message = AssistantMessage {
             time: now,
             turn: self.turn,
-            text: streamed.reply.text,
-            reasoning: streamed.reply.reasoning,
+            text: reply.text,
+            reasoning: reply.reasoning,
             tool_calls: calls.iter().map(|pending| pending.call.clone()).collect(),
             finish,
-            prompt_ids: asked
-                .prompt
-                .iter()
-                .skip(asked.prompt.len().saturating_sub(asked.new))
-                .copied()
-                .collect::<Vec<_>>()
-                .into(),
+            prompt_ids: asked.new_ids().into(),
             ids: ids.into(),
         };
-        let list = count(asked.prompt.len()).saturating_add(count(message.kept_ids().len()));
+        let list = [asked.prompt.as_slice(), message.kept_ids()].concat();
         let mut records = vec![
             LogRecord::AssistantMessage(message),
             LogRecord::Usage(UsageRecord::new(now, self.turn, usage, took)),
@@ -436,7 +286,9 @@ impl Turn {
         session.append_all(records).await?;
         drop(session);
         self.generated = self.generated.saturating_add(usage.predicted_n);
-        self.account(asked, &usage, finish, count(asked.new.saturating_add(head)), list, took);
+        let context_n = count(list.len());
+        self.agent.slot.holds(self.conversation.id(), list, &self.served);
+        self.account(asked, &usage, finish, count(asked.new.saturating_add(head)), context_n, took);
         for pending in &calls {
             let ToolCall { call, name, arguments } = pending.call.clone();
             self.publish(EventKind::ToolCall { call, name, arguments });
@@ -455,54 +307,19 @@ impl Turn {
     }
 
     /// How the completion finished, and how the turn ends with it, unless it goes on with tools.
-    fn judge(&self, asked: &Asked, streamed: &Streamed) -> (Finish, Option<End>) {
-        match &streamed.ended {
+    fn judge(&self, asked: &Asked, answered: &Answered) -> (Finish, Option<End>) {
+        match &answered.ended {
             Ended::Stopped(reason) => (Finish::Cancelled, Some(End::stopped(*reason))),
             Ended::TimeUp => (Finish::Cancelled, Some(End::limit(reached(&self.limits, Limit::TurnSeconds)))),
-            Ended::Final(Final { stop: Stop::Limit, .. }) => {
+            // the last two are followed by another request, whose end this is
+            Ended::Final(Final { stop: Stop::Limit, .. }) | Ended::Cut(_) | Ended::ThinkingLimit(_) => {
                 (Finish::Length, Some(End::limit(asked.max_why.clone())))
             }
-            Ended::Final(_) if streamed.reply.calls.is_empty() => {
+            Ended::Final(_) if answered.reply.calls.is_empty() => {
                 (Finish::Stop, Some(End { outcome: TurnOutcome::Done, detail: None }))
             }
             Ended::Final(_) => (Finish::ToolCalls, None),
         }
-    }
-
-    fn usage(&self, asked: &Asked, streamed: &Streamed) -> Usage {
-        let sampled = count(streamed.ids.len());
-        let (cache_n, prompt_n, predicted_n) = match &streamed.ended {
-            Ended::Final(last) => (last.cache_n, last.prompt_n, last.predicted_n),
-            _ => {
-                let cached = streamed.cached.unwrap_or_default();
-                (cached, count(asked.prompt.len()).saturating_sub(cached), sampled)
-            }
-        };
-        let (reasoning_tokens, thinking_capped) = (streamed.reasoning_tokens, streamed.reply.capped);
-        Usage { cache_n, prompt_n, predicted_n, reasoning_tokens, thinking_capped }
-    }
-
-    async fn exact_ids(
-        &self,
-        asked: &Asked,
-        streamed: &Streamed,
-        cancel: &Cancel,
-    ) -> Result<Vec<TokenId>, AgentError> {
-        let session = self.conversation.id();
-        let name = format!("ids-{session}.bin");
-        let files = self.agent.slot_files.as_ref();
-        let slot = ReadBack { server: &self.agent.server, files, name: &name };
-        let stop = (cancel, self.patience());
-        let ids = resolve(slot, &asked.prompt, streamed.ids.clone(), &streamed.gaps, stop).await?;
-        if let Ids::Replaced(_, why) = &ids {
-            let message = format!(
-                "the ids of some characters could not be read back ({why}); \
-                 the text is right, but some tokens of it will be evaluated again"
-            );
-            log::warn!(SESSION:% = session, EVENT = "ids_replaced"; "session {session}: {message}");
-            self.publish(EventKind::Notice { code: "ids_replaced".to_owned(), message });
-        }
-        Ok(ids.into_ids())
     }
 
     fn account(&self, asked: &Asked, usage: &Usage, finish: Finish, new_n: u64, context_n: u64, millis: u64) {

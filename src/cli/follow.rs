@@ -169,7 +169,10 @@ pub async fn follow(
         };
         let event = match arrival {
             Arrival::Event(event) => event,
-            Arrival::Back { restarted: false, .. } => continue,
+            Arrival::Back { restarted: false, running } => {
+                nothing_runs = !running;
+                continue;
+            }
             Arrival::Back { restarted: true, .. } => {
                 pen.end_answer()?;
                 pen.warn(INTERRUPTED)?;
@@ -209,8 +212,8 @@ fn is_idle(kind: &EventKind) -> bool {
 }
 
 /// What to say when the daemon was started anew in the middle of a turn.
-pub const INTERRUPTED: &str =
-    "the daemon was started again in the middle of the turn; the message is saved, and retry asks again";
+pub const INTERRUPTED: &str = "the daemon was started again in the middle of the turn; its message is saved: \
+     `bxctl retry`, or /retry in a chat, asks again";
 
 fn told_missed(pen: &mut Pen, session: &SessionId) -> Result<Ending, CliError> {
     pen.end_answer()?;
@@ -240,6 +243,8 @@ async fn cancel(
     tokio::pin!(request);
     loop {
         tokio::select! {
+            // the request first: it must have gone out before a second press ends this
+            biased;
             answer = &mut request => return match answer {
                 // a daemon that went away is dealt with by whoever waits for its events
                 Ok(_) | Err(CliError::NoDaemon(_)) => Ok(Cancel::Asked),

@@ -119,6 +119,10 @@ limits! {
     QueuedEvents queued_events: "events" = 1_024 in 16..=1_000_000, restart;
     /// How long the model server may send nothing at all, not even a sign of life, before its request counts as failed.
     ServerSilenceSeconds server_silence_seconds: "seconds" = 300 in 5..=86_400, restart;
+    /// After how long without a turn the slot's cache is saved to slot_dir; 0 never saves it then.
+    SlotQuietSeconds slot_quiet_seconds: "seconds" = 60 in 0..=86_400, reload;
+    /// How much the saved caches of all sessions may come to; the ones saved longest ago are removed.
+    SlotFilesBytes slot_files_bytes: "bytes" = 8_589_934_592 in 0..=1_099_511_627_776, reload;
     /// How long a running turn gets to end when the daemon is stopped; less than the unit's stop time.
     ShutdownSeconds shutdown_seconds: "seconds" = 20 in 1..=3_600, reload;
     /// How long the system prompt may be, from the file or its own file.

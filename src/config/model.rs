@@ -62,7 +62,7 @@ impl ModelConfig {
         let sampling = read_sampling(&table.table("sampling", known::SAMPLING));
         let reasoning = ReasoningSettings { enabled: table.flag("reasoning").unwrap_or(true) };
         let system_prompt = read_system_prompt(table, origin, limits);
-        let at_shutdown = table.choice("at_shutdown").unwrap_or(KvAtShutdown::Keep);
+        let at_shutdown = table.choice("at_shutdown").unwrap_or(KvAtShutdown::Save);
         move |url| Self { url, api_key_file, slot_dir, sampling, reasoning, system_prompt, at_shutdown }
     }
 }

@@ -77,16 +77,16 @@ pub struct Common {
     /// The configuration file [default: ~/.config/boxmaker/loopd.toml, else /etc/boxmaker/loopd.toml, if there]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// The folder that holds the sessions, instead of [daemon] home
+    /// The folder that holds the sessions, instead of `daemon.home`
     #[arg(long, value_name = "DIR")]
     pub home: Option<PathBuf>,
-    /// The model server's slot, instead of [daemon] slot
+    /// The model server's slot, instead of `daemon.slot`
     #[arg(long, value_name = "N")]
     pub slot: Option<u32>,
-    /// Where the model server listens (http://HOST:PORT or unix:/PATH), instead of [model] url
+    /// Where the model server listens (http://HOST:PORT or unix:/PATH), instead of `model.url`
     #[arg(long, value_name = "URL")]
     pub model_url: Option<String>,
-    /// Where clients connect, instead of [daemon] socket
+    /// Where clients connect, instead of `daemon.socket`
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
 }

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::agent::{Agent, Conversation, Events, StopReason};
 use crate::channel::{self, ChannelLimits, HomeLock, Hub, Listener};
-use crate::config::{self, Config, Environment, Limits};
+use crate::config::{self, Config, Environment, KvAtShutdown, Limits};
 use crate::model::Server;
 use crate::proto::{EventKind, SessionId, TurnId};
 use crate::store::{self, Catalog, OpenOptions, SlotFiles, StoreLimits, TornTail};
@@ -84,6 +84,8 @@ async fn run(config: Config, common: &Common) -> Result<(), Box<dyn std::error::
     notify(&[sd_notify::NotifyState::Ready, sd_notify::NotifyState::Status("serving")]);
     let watchdog = tokio::task::spawn_local(watchdog());
     let stalls = tokio::task::spawn_local(watch_disk());
+    let saver = Rc::clone(&daemon);
+    let saving = tokio::task::spawn_local(async move { saver.agent.save_when_quiet().await });
     let stop = until_told(Rc::clone(&daemon), common);
     channel::serve(listener, Rc::clone(&daemon), hub, limits, run, async {
         stop.await;
@@ -93,6 +95,7 @@ async fn run(config: Config, common: &Common) -> Result<(), Box<dyn std::error::
     .await?;
     watchdog.abort();
     stalls.abort();
+    saving.abort();
     drop(lock);
     log::info!(EVENT = "ended"; "loopd has ended in order");
     Ok(())
@@ -245,20 +248,30 @@ fn reload(daemon: &Daemon, common: &Common) {
     notify(&[sd_notify::NotifyState::Ready]);
 }
 
-/// Ends every turn durably, within the time that systemd gives.
+/// Ends every turn durably, and saves the slot's cache, within the time that systemd gives.
 async fn end_turns(daemon: &Daemon, grace: Duration) {
+    let began = Instant::now();
     daemon.agent.stop_accepting();
+    let stop = |conversation: Rc<Conversation>| {
+        // an error says that it has ended by itself meanwhile
+        tokio::task::spawn_local(async move { conversation.stop(StopReason::Shutdown).await })
+    };
+    let stopping: Vec<_> = daemon.sessions.running().into_iter().map(stop).collect();
     let ended = async {
-        let stop = |conversation: Rc<Conversation>| {
-            // an error says that it has ended by itself meanwhile
-            tokio::task::spawn_local(async move { conversation.stop(StopReason::Shutdown).await })
-        };
-        let stopping: Vec<_> = daemon.sessions.running().into_iter().map(stop).collect();
         for stopped in stopping {
             let _ = stopped.await;
         }
     };
+    let seconds = grace.as_secs();
     if tokio::time::timeout(grace, ended).await.is_err() {
-        log::error!(EVENT = "stop_timed_out"; "a turn did not end within {} s; it is closed when its session is used next", grace.as_secs());
+        log::error!(EVENT = "stop_timed_out"; "a turn did not end within {seconds} s; it is closed when its session is used next");
+        return;
+    }
+    if daemon.config.borrow().model.at_shutdown == KvAtShutdown::Save {
+        // some of the time stays for the clients' last answers
+        let left = grace.saturating_sub(began.elapsed()).mul_f32(0.75);
+        if tokio::time::timeout(left, daemon.agent.save_slot()).await.is_err() {
+            log::warn!(EVENT = "slot_not_saved"; "the slot's cache was not saved within [limits] shutdown_seconds ({seconds} s)");
+        }
     }
 }

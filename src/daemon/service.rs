@@ -114,6 +114,8 @@ impl Daemon {
             Request::Metrics {} => Ok(Reply::Metrics { text: self.metrics() }),
             Request::Shutdown {} => {
                 log::info!("client {} ({}, uid {}) asked loopd to end", peer.client, peer.name, peer.uid);
+                // from its answer on, not only from when the daemon has got round to it
+                self.agent.stop_accepting();
                 self.stop.notify_one();
                 Ok(Reply::Done {})
             }
@@ -229,6 +231,7 @@ impl Daemon {
         self.sessions.close(session);
         self.sessions.catalog().delete(session).await.map_err(|e| of_store(&e))?;
         self.hub.forget(session);
+        self.agent.forget_slot(session).await;
         log::info!(SESSION:% = session, EVENT = "session_deleted"; "session {session} was deleted");
         Ok(Reply::Done {})
     }

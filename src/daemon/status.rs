@@ -42,7 +42,7 @@ impl Daemon {
             server_detail,
             model: identity.as_ref().map(|m| m.alias.clone()),
             n_ctx: identity.as_ref().map(|m| m.n_ctx),
-            slot_session: counters.slot_session.borrow().clone(),
+            slot_session: self.agent.slot_session(),
             running: self.agent.queue().holder(),
             waiting: count(self.agent.queue().waiting()),
             open_sessions: count(self.sessions.count()),

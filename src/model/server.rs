@@ -312,6 +312,28 @@ impl Server {
         self.post(&path, &Body { filename: name }, SLOT_FILE_SILENCE.max(self.silence)).await
     }
 
+    /// Has the server read our slot's cache back from a file of its own folder; gives the number of tokens.
+    /// That it holds them is known only when the next completion's first progress says so.
+    ///
+    /// The file must be whole: the server aborts on a truncated one, and when it refuses a file, the slot is
+    /// empty.
+    ///
+    /// # Errors
+    /// The server cannot be asked, or refuses.
+    pub async fn restore_slot(&self, name: &str) -> Result<u64, ModelError> {
+        #[derive(Serialize)]
+        struct Body<'a> {
+            filename: &'a str,
+        }
+        #[derive(Deserialize)]
+        struct Restored {
+            n_restored: u64,
+        }
+        let path = format!("/slots/{}?action=restore", self.slot);
+        let silence = SLOT_FILE_SILENCE.max(self.silence);
+        Ok(self.post::<_, Restored>(&path, &Body { filename: name }, silence).await?.n_restored)
+    }
+
     pub(super) async fn post<B: Serialize, A: for<'de> Deserialize<'de>>(
         &self,
         path: &str,

@@ -149,6 +149,12 @@ impl Digest {
         Self(sha2::Sha256::digest(bytes).into())
     }
 
+    /// A digest that was computed piece by piece.
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
     /// The 64 hexadecimal digits as bytes.
     #[must_use]
     pub fn to_hex(self) -> [u8; 64] {

@@ -11,6 +11,7 @@ mod ids;
 mod line;
 mod record;
 mod sequence;
+mod slot;
 mod tokens;
 mod usage;
 
@@ -29,5 +30,6 @@ pub use record::{
     ToolOutcome, ToolResult, ToolStart, TurnEnd, TurnOutcome, UsageRecord, UserMessage,
 };
 pub use sequence::{Sequence, Violation};
+pub use slot::SlotManifest;
 pub use tokens::{TokenId, TokenIds};
 pub use usage::{TurnUsage, Usage, cached_after, context_tokens, turn_usages};

@@ -1,10 +1,36 @@
-//! Sessions on disk. (docs to come)
+//! Sessions on disk: `<home>/sessions/<id>/N.baseline.json` and `N.jsonl`, and nothing else that counts.
+//!
+//! | file | its one job |
+//! |---|---|
+//! | `storage` | the seam: what is asked of a disk |
+//! | `uring` | the real disk, through io_uring |
+//! | `baseline` | what is frozen before the first message |
+//! | `read`, `scan` | the one reader of logs, which tells a torn end from damage in the middle |
+//! | `walk` | a session's epochs, read in order as one chain |
+//! | `log` | the writing end of a log: write, sync, or cut back |
+//! | `create`, `session` | one session: made durably, opened, appended to |
+//! | `catalog`, `inspect` | all sessions: list, resolve, page, delete |
+//! | `repair`, `recover` | the ways out of damage, only when asked |
+//! | `slot` | the ids in a slot that the model server saved |
+//!
+//! Invariants:
+//! - A record is in memory only when it is on the disk, synced. What a killed process left unsynced is
+//!   synced at open, before anybody is shown it.
+//! - A failed sync poisons the log: nothing more is written before a fresh open has read back what the
+//!   disk holds, not what the page cache remembers.
+//! - An operation in flight is never dropped: operations are tasks of their own, and an append whose caller
+//!   went away ends, and is waited for by the next.
+//! - One append is in flight a log, so whatever follows an append's end proves that it was acknowledged.
+//!   Only bytes of one last, unfinished append are ever cut away, and they are saved first.
+//! - Opening, listing and showing write nothing.
+//! - Nothing blocks the runtime's thread, and no socket is touched.
 
 mod baseline;
 mod catalog;
 mod create;
 mod error;
 mod inspect;
+mod kept;
 mod log;
 mod read;
 mod recover;
@@ -20,6 +46,7 @@ pub use baseline::{Baseline, MAX_BASELINE_BYTES};
 pub use catalog::Catalog;
 pub use error::{BaselineError, Result, SessionError};
 pub use inspect::Inspected;
+pub use kept::{Kept, new_name};
 pub use recover::Recovered;
 pub use repair::{Cut, Remedy};
 pub use session::{MAX_RECORD_BYTES, OpenOptions, Session, StoreLimits, TornTail};

@@ -1,7 +1,7 @@
 //! Saved slots: the files that llama-server writes into its `--slot-save-path`.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::error::{Result, SessionError};
 use super::storage::{Access, Kind, Storage, StorageFile};
@@ -37,6 +37,14 @@ impl<S: Storage> SlotFiles<S> {
         Self { storage, dir }
     }
 
+    pub(super) fn storage(&self) -> &S {
+        &self.storage
+    }
+
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// Removes a saved slot that has served its purpose.
     ///
     /// # Errors
@@ -47,7 +55,7 @@ impl<S: Storage> SlotFiles<S> {
     }
 
     /// Where a saved slot is, if that is a plain name.
-    fn path(&self, name: &str) -> Result<PathBuf> {
+    pub(super) fn path(&self, name: &str) -> Result<PathBuf> {
         let path = self.dir.join(name);
         if name.is_empty() || name.starts_with('.') || name.contains('/') {
             let why = format!("{name:?} is not the plain name of a saved slot");

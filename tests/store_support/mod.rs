@@ -127,6 +127,16 @@ pub fn turn_end(turn: u64) -> LogRecord {
     })
 }
 
+pub fn failed(turn: u64) -> LogRecord {
+    LogRecord::TurnEnd(TurnEnd {
+        time: time(),
+        turn: TurnId(turn),
+        outcome: TurnOutcome::Failed,
+        detail: Some("the model server went away".to_owned()),
+        millis: None,
+    })
+}
+
 /// The appends of a whole turn.
 pub fn turn(turn: u64, text: &str) -> Vec<Vec<LogRecord>> {
     vec![vec![user(turn, text)], vec![assistant(turn, "Hi."), usage(turn, 7), turn_end(turn)]]

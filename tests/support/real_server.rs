@@ -93,6 +93,8 @@ impl ModelServer {
             .args(["-c", &self.context.to_string(), "-t", "1", "-np", "1"])
             .args(["--no-kv-unified", "--cache-ram", "0", "--no-context-shift", "--cache-reuse", "0"])
             .args(["--no-prefill-assistant", "--slots", "--metrics", "--no-ui"])
+            // small batches, so that a request that is closed stops soon
+            .args(["-b", "64", "-ub", "64"])
             .env("GGML_NO_BACKTRACE", "1")
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a second handle of the log"))
@@ -141,6 +143,12 @@ impl ModelServer {
     pub fn detokenize(&self, ids: &[u32]) -> String {
         let answer = self.post("/detokenize", &json!({"tokens": ids}));
         answer["content"].as_str().expect("a text").to_owned()
+    }
+
+    /// What another client does: a completion of these tokens on the slot.
+    pub fn complete(&self, prompt: &[u32], n_predict: u32) {
+        let body = json!({"prompt": prompt, "n_predict": n_predict, "id_slot": 0, "cache_prompt": true});
+        self.post("/completion", &body);
     }
 
     /// Tokens evaluated since it started, those from the cache excluded.

@@ -269,6 +269,7 @@ struct Shared {
     requests: Vec<Recorded>,
     generated: Vec<Generated>,
     opened: Vec<&'static str>,
+    at_a_gate: bool,
     cache: Vec<u32>,
     touched: bool,
     processing: bool,
@@ -326,6 +327,7 @@ impl ScriptedServer {
             requests: Vec::new(),
             generated: Vec::new(),
             opened: Vec::new(),
+            at_a_gate: false,
             cache: Vec::new(),
             touched: false,
             processing: false,
@@ -384,6 +386,11 @@ impl ScriptedServer {
         self.lose_cache();
         lock(&self.state).processing = false;
         self.listen();
+    }
+
+    /// Whether a completion waits at a gate.
+    pub fn at_a_gate(&self) -> bool {
+        lock(&self.state).at_a_gate
     }
 
     /// Opens a gate, for good.
@@ -596,6 +603,7 @@ fn plain(state: &State, behaviour: &Behaviour, request: &Recorded) -> (u16, Valu
         }
         ("POST", "/apply-template") => apply_template(behaviour, body),
         ("POST", "/slots/0?action=save") => save(state, behaviour, body),
+        ("POST", "/slots/0?action=restore") => restore(state, behaviour, body),
         ("GET", "/slots") => failure(501, "not_supported_error", "This server does not support slots"),
         _ => failure(404, "not_found_error", "File Not Found"),
     }
@@ -631,6 +639,20 @@ fn save(state: &State, behaviour: &Behaviour, body: &Value) -> (u16, Value) {
     bytes.extend([0; 64]);
     std::fs::write(dir.join(name), &bytes).unwrap();
     (200, json!({"id_slot": 0, "filename": name, "n_saved": ids.len(), "n_written": bytes.len()}))
+}
+
+fn restore(state: &State, behaviour: &Behaviour, body: &Value) -> (u16, Value) {
+    let name = body["filename"].as_str().unwrap_or_default();
+    let file = behaviour.slot_dir.as_ref().map(|dir| std::fs::read(dir.join(name)));
+    let Some(Ok(bytes)) = file else {
+        return failure(400, "invalid_request_error", "Unable to restore slot");
+    };
+    let words: Vec<u32> =
+        bytes.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect();
+    let count = usize::try_from(words[5]).unwrap();
+    let mut state = lock(state);
+    (state.cache, state.touched) = (words[6..6 + count].to_vec(), true);
+    (200, json!({"id_slot": 0, "filename": name, "n_restored": count, "n_read": bytes.len()}))
 }
 
 /// A completion on its way.
@@ -771,9 +793,10 @@ async fn play(
             Step::Raw(bytes) => chunk(stream, &bytes).await?,
             Step::Stall(time) => stall(stream, time).await?,
             Step::Gate(name) => {
-                while !lock(generation.state).opened.contains(&name) {
-                    stall(stream, Duration::from_millis(2)).await?;
-                }
+                lock(generation.state).at_a_gate = true;
+                let waited = gate(stream, generation.state, name).await;
+                lock(generation.state).at_a_gate = false;
+                waited?;
             }
             Step::Final(stop) => {
                 // Before the client hears of the end: its next question must find the slot at rest.
@@ -788,6 +811,13 @@ async fn play(
         }
     }
     Err(io::ErrorKind::ConnectionAborted.into())
+}
+
+async fn gate(stream: &mut (impl AsyncRead + Unpin), state: &State, name: &'static str) -> io::Result<()> {
+    while !lock(state).opened.contains(&name) {
+        stall(stream, Duration::from_millis(2)).await?;
+    }
+    Ok(())
 }
 
 /// Waits, and notices when the client goes.

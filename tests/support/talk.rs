@@ -28,16 +28,16 @@ impl Talk {
         Self { runtime, client }
     }
 
-    fn wait<T>(&mut self, work: impl AsyncFnOnce(&mut Client) -> T, what: &str) -> T {
+    fn wait<T>(&mut self, work: impl AsyncFnOnce(&mut Client) -> T, what: impl FnOnce() -> String) -> T {
         let Self { runtime, client } = self;
         let bounded = async { tokio::time::timeout(PATIENCE, work(client)).await };
-        runtime.block_on(bounded).unwrap_or_else(|_| panic!("waited {PATIENCE:?} in vain: {what}"))
+        runtime.block_on(bounded).unwrap_or_else(|_| panic!("waited {PATIENCE:?} in vain: {}", what()))
     }
 
     /// Asks, and gives the answer or the refusal.
     pub fn ask(&mut self, request: Request) -> Result<Reply, ErrorBody> {
         let what = format!("an answer to {request:?}");
-        match self.wait(async |client| client.request(request).await, &what) {
+        match self.wait(async |client| client.request(request).await, || what.clone()) {
             Ok(reply) => Ok(reply),
             Err(ClientError::Refused(error)) => Err(error),
             Err(e) => panic!("{what}: {e}"),
@@ -46,7 +46,8 @@ impl Talk {
 
     /// Asks without waiting for the answer.
     pub fn begin(&mut self, request: Request) -> u64 {
-        self.wait(async |client| client.ask(request).await, "a request is written").expect("write")
+        self.wait(async |client| client.ask(request).await, || "a request is written".to_owned())
+            .expect("write")
     }
 
     /// A new session, to which this client is attached.
@@ -104,12 +105,22 @@ impl Talk {
 
     /// The next event.
     pub fn next(&mut self, what: &str) -> Event {
-        self.wait(async |client| client.next_event().await, what).unwrap_or_else(|e| panic!("{what}: {e}"))
+        self.next_after(what, &[])
+    }
+
+    fn next_after(&mut self, what: &str, seen: &[Event]) -> Event {
+        let so_far = || {
+            let mut told = told(seen);
+            told.iter_mut().for_each(|word| word.truncate(word.floor_char_boundary(200)));
+            format!("{what}, after {told:#?}")
+        };
+        let event = self.wait(async |client| client.next_event().await, so_far);
+        event.unwrap_or_else(|e| panic!("{e}: {}", so_far()))
     }
 
     /// Whatever comes next; none when the daemon has closed the connection.
     pub fn incoming(&mut self, what: &str) -> Option<Incoming> {
-        match self.wait(async |client| client.next().await, what) {
+        match self.wait(async |client| client.next().await, || what.to_owned()) {
             Ok(incoming) => Some(incoming),
             Err(ClientError::Closed) => None,
             Err(e) => panic!("{what}: {e}"),
@@ -125,8 +136,7 @@ impl Talk {
     ) -> Vec<Event> {
         let mut seen = Vec::new();
         loop {
-            let so_far = told(&seen);
-            let event = self.next(&format!("{what}, after {so_far:#?}"));
+            let event = self.next_after(what, &seen);
             if event.session != *session {
                 continue;
             }
@@ -146,7 +156,7 @@ impl Talk {
     /// The events until the model has written this much.
     pub fn until_text(&mut self, session: &SessionId, text: &str) -> Vec<Event> {
         let mut all = String::new();
-        self.until(session, &format!("the text {text:?}"), |kind| {
+        self.until(session, "the text", |kind| {
             if let EventKind::Text { text } = kind {
                 all.push_str(text);
             }
@@ -183,10 +193,12 @@ pub fn told(events: &[Event]) -> Vec<String> {
     let mut told: Vec<String> = Vec::new();
     for event in events {
         let word = match &event.kind {
-            EventKind::Text { text } => {
+            EventKind::Text { text } | EventKind::Reasoning { text } => {
+                let thought = matches!(event.kind, EventKind::Reasoning { .. });
+                let begin = if thought { "reasoning " } else { "text " };
                 match told.last_mut() {
-                    Some(last) if last.starts_with("text ") => last.push_str(text),
-                    _ => told.push(format!("text {text}")),
+                    Some(last) if last.starts_with(begin) => last.push_str(text),
+                    _ => told.push(format!("{begin}{text}")),
                 }
                 continue;
             }
@@ -195,7 +207,6 @@ pub fn told(events: &[Event]) -> Vec<String> {
             EventKind::Queued { place } => format!("queued {place}"),
             EventKind::Waiting { .. } => "waiting".to_owned(),
             EventKind::Prefill { .. } => "prefill".to_owned(),
-            EventKind::Reasoning { text } => format!("reasoning {text}"),
             EventKind::ToolCall { call, name, arguments } => format!("tool_call {call} {name} {arguments}"),
             EventKind::ToolResult { call, name, outcome, .. } => {
                 format!("tool_result {call} {name} {}", word(outcome))

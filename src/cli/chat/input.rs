@@ -32,9 +32,17 @@ pub enum Typed {
     End,
 }
 
+/// What the editor is to do.
+enum Ask {
+    /// Show the prompt, with this text.
+    Prompt(String),
+    /// Remember this line, which was typed elsewhere.
+    Remember(String),
+}
+
 /// The line editor.
 pub struct Input {
-    ask: mpsc::Sender<String>,
+    ask: mpsc::Sender<Ask>,
     typed: tokio_mpsc::UnboundedReceiver<Typed>,
     line: PromptLine,
 }
@@ -62,7 +70,12 @@ impl Input {
     /// Shows the prompt, with a text that is there already.
     pub fn prompt(&self, initial: String) {
         // a thread that has ended shows in `next`
-        let _ = self.ask.send(initial);
+        let _ = self.ask.send(Ask::Prompt(initial));
+    }
+
+    /// Puts a line that was typed ahead into the history.
+    pub fn remember(&self, line: &str) {
+        let _ = self.ask.send(Ask::Remember(line.to_owned()));
     }
 
     /// What is typed at the prompt. Can be dropped and called again.
@@ -137,7 +150,7 @@ impl ConditionalEventHandler for Continuations {
 fn edit(
     mut editor: LineEditor,
     (line, continuations): (&PromptLine, &Continuations),
-    asked: &mpsc::Receiver<String>,
+    asked: &mpsc::Receiver<Ask>,
     typed: &tokio_mpsc::UnboundedSender<Typed>,
 ) {
     // without a file, what was typed is remembered as long as the conversation
@@ -145,18 +158,20 @@ fn edit(
     if let Some(path) = &history {
         let _ = editor.load_history(path);
     }
-    while let Ok(initial) = asked.recv() {
+    while let Ok(ask) = asked.recv() {
+        let initial = match ask {
+            Ask::Prompt(initial) => initial,
+            Ask::Remember(line) => {
+                remember(&mut editor, history.as_ref(), &line);
+                continue;
+            }
+        };
         let read = editor.readline_with_initial(PROMPT, (&initial, ""));
         line.gone();
         let answer = match read {
             Ok(line) => {
                 let line = continuations.join(line);
-                if !line.trim().is_empty() {
-                    let _ = editor.add_history_entry(&line);
-                    if let Some(path) = &history {
-                        let _ = editor.append_history(path);
-                    }
-                }
+                remember(&mut editor, history.as_ref(), &line);
                 Typed::Line(line)
             }
             Err(ReadlineError::Interrupted) => Typed::Interrupt,
@@ -165,6 +180,17 @@ fn edit(
         if typed.send(answer).is_err() {
             return;
         }
+    }
+}
+
+fn remember(editor: &mut LineEditor, history: Option<&PathBuf>, line: &str) {
+    if line.trim().is_empty() {
+        return;
+    }
+    // a history that cannot be written is no reason to stop a conversation
+    let _ = editor.add_history_entry(line);
+    if let Some(path) = history {
+        let _ = editor.append_history(path);
     }
 }
 

@@ -250,6 +250,7 @@ impl<'a> Chat<'a> {
                 Ok(None)
             }
             Ok(line) => {
+                self.input.remember(&line);
                 self.pen.say(&format!("> {line}"))?;
                 Box::pin(self.line(&line)).await
             }

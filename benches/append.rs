@@ -1,0 +1,119 @@
+//! What a durable append through the session costs, against a plain pwrite and fdatasync of the same
+//! bytes in the same run: `cargo bench --bench append`. The directory is `BOXMAKER_BENCH_DIR`, or one
+//! under `target`.
+//!
+//! The two take turns in blocks, so that a busy disk slows both; the ratio is the median over the blocks.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::cast_precision_loss)]
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use boxmaker::proto::*;
+use boxmaker::store::{Baseline, Session, Uring};
+
+/// The goal: an append may cost this much more than the plain system calls.
+const GOAL: f64 = 1.15;
+const BLOCKS: usize = 60;
+const RECORDS: usize = 25;
+
+fn main() {
+    let dir = std::env::var_os("BOXMAKER_BENCH_DIR")
+        .map_or_else(|| Path::new(env!("CARGO_TARGET_TMPDIR")).to_owned(), PathBuf::from);
+    let home = tempfile::Builder::new().prefix("bench-").tempdir_in(dir).unwrap();
+    let runtime = Uring::runtime().expect("io_uring");
+    let mut worst = 0f64;
+    for (name, text) in [("300 B", 120), ("4 KB", 3900)] {
+        let ratio = runtime.block_on(compare(home.path(), name, text));
+        worst = worst.max(ratio);
+    }
+    println!("goal: at most {GOAL} times; {}", if worst <= GOAL { "met" } else { "NOT met" });
+}
+
+/// Compares appends of records with `text` bytes of text; gives the ratio.
+async fn compare(home: &Path, name: &str, text: usize) -> f64 {
+    let id: SessionId = format!("bench-{text}").parse().unwrap();
+    let mut session = Session::create(home, id, baseline(), 0).await.unwrap();
+    let record = LogRecord::Named(Named { time: Timestamp::from_millis(0), name: "x".repeat(text) });
+    session.append(record.clone()).await.unwrap();
+    let log = session.dir().join("0.jsonl");
+    let before = std::fs::metadata(&log).unwrap().len();
+    session.append(record.clone()).await.unwrap();
+    let bytes = vec![b'x'; usize::try_from(std::fs::metadata(&log).unwrap().len() - before).unwrap()];
+
+    let plain = File::create_new(home.join(format!("plain-{text}"))).unwrap();
+    let mut at = 0;
+    let (mut ratios, mut plain_times, mut session_times) = (Vec::new(), Vec::new(), Vec::new());
+    for block in 0..BLOCKS {
+        let mut times = [Duration::ZERO; 2];
+        // who begins changes from block to block
+        for turn in 0..2 {
+            let which = (turn + block) % 2;
+            let begun = Instant::now();
+            for _ in 0..RECORDS {
+                let one = Instant::now();
+                if which == 0 {
+                    plain.write_all_at(&bytes, at).unwrap();
+                    plain.sync_data().unwrap();
+                    at += bytes.len() as u64;
+                    plain_times.push(one.elapsed());
+                } else {
+                    session.append(record.clone()).await.unwrap();
+                    session_times.push(one.elapsed());
+                }
+            }
+            times[which] = begun.elapsed();
+        }
+        ratios.push(times[1].as_secs_f64() / times[0].as_secs_f64());
+    }
+    ratios.sort_by(f64::total_cmp);
+    let ratio = ratios[ratios.len() / 2];
+    let describe = |times: &mut Vec<Duration>| {
+        times.sort();
+        format!("{:?} (99 %: {:?})", times[times.len() / 2], times[times.len() * 99 / 100])
+    };
+    println!(
+        "{name}, line of {} bytes: session {}, pwrite+fdatasync {}: {ratio:.3} times",
+        bytes.len(),
+        describe(&mut session_times),
+        describe(&mut plain_times),
+    );
+    ratio
+}
+
+fn baseline() -> Baseline {
+    Baseline::freeze(BaselineContent {
+        format: BASELINE_FORMAT,
+        system_prompt: "bench".to_owned(),
+        tools: "[]".to_owned(),
+        sampling: Sampling::default(),
+        reasoning: ReasoningSettings { enabled: false },
+        framing: Framing {
+            tool_family: ToolFamily::Hermes,
+            tools_by: ToolsBy::SystemPrompt,
+            tool_results_by: ToolResultsBy::UserMessage,
+            head: TokenIds::default(),
+            user_open: TokenIds::default(),
+            user_close: TokenIds::default(),
+            tool_open: TokenIds::default(),
+            tool_between: TokenIds::default(),
+            tool_close: TokenIds::default(),
+            stand_in: String::new(),
+            stand_in_ids: TokenIds::default(),
+            reasoning: None,
+        },
+        model: ModelIdentity {
+            api: String::new(),
+            url: String::new(),
+            alias: String::new(),
+            file: String::new(),
+            size: 0,
+            template_digest: Digest::of(b""),
+            n_ctx: 0,
+            n_vocab: 0,
+            build: String::new(),
+        },
+    })
+    .unwrap()
+}

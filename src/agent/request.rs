@@ -1,0 +1,349 @@
+//! What is asked of the model: the prompt, what its cache should hold, and what came back.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::config::Limit;
+use crate::model::{CompletionRequest, Final, ModelError, Reply, ReplyParser, Stop, ThinkingCap, cap_text};
+use crate::proto::{EventKind, LogRecord, ReasoningTags, Timestamp, TokenId, Usage, cached_after};
+
+use super::cancel::{Cancel, Patience};
+use super::completion::{Ended, Look, Streamed, show, stream};
+use super::ids::{Ids, ReadBack, resolve};
+use super::opening::other_model;
+use super::replay::{OwnedPiece, Prompt, replay};
+use super::room::tokenize;
+use super::slot::Claim;
+use super::turn::{End, Turn, count, reached};
+use super::{AgentError, Counters};
+
+/// What is known of the prompt before a request.
+pub(super) struct Asked {
+    /// The whole prompt.
+    pub(super) prompt: Vec<TokenId>,
+    /// How much of it is new.
+    pub(super) new: usize,
+    /// How much of it an earlier completion left in the cache.
+    pub(super) expected: u64,
+    /// Whether the answer begins inside the model's reasoning: because the prompt opened it, or because an
+    /// answer that was cut off there goes on.
+    thinking: bool,
+    /// How many tokens may be generated …
+    max_tokens: u64,
+    /// … and which limit that is.
+    pub(super) max_why: String,
+}
+
+impl Asked {
+    /// What is not new.
+    fn list(&self) -> &[TokenId] {
+        self.prompt.get(..self.prompt.len().saturating_sub(self.new)).unwrap_or_default()
+    }
+
+    /// What is new.
+    pub(super) fn new_ids(&self) -> Vec<TokenId> {
+        self.prompt.iter().skip(self.list().len()).copied().collect()
+    }
+}
+
+/// What came back.
+pub(super) struct Answered {
+    /// Why it is over.
+    pub(super) ended: Ended,
+    /// What the model wrote, parsed.
+    pub(super) reply: Reply,
+    /// What was sampled.
+    pub(super) ids: Vec<TokenId>,
+    /// What it cost.
+    pub(super) usage: Usage,
+    /// From the request to its end.
+    pub(super) took: Duration,
+}
+
+/// One request of an answer, which has two where reasoning that the prompt opened is capped.
+struct Part {
+    streamed: Streamed,
+    ids: Vec<TokenId>,
+}
+
+impl Part {
+    /// Tokens from the cache, evaluated, generated.
+    fn cost(&self, prompt: usize) -> (u64, u64, u64) {
+        match &self.streamed.ended {
+            Ended::Final(last) | Ended::ThinkingLimit(last) => {
+                (last.cache_n, last.prompt_n, last.predicted_n)
+            }
+            _ => match self.streamed.cached {
+                Some(cached) => (cached, count(prompt).saturating_sub(cached), count(self.ids.len())),
+                None => (0, 0, 0),
+            },
+        }
+    }
+}
+
+impl Turn {
+    /// Waits for the model server, as long as it takes, and checks that it is the session's.
+    pub(super) async fn ready(&mut self, cancel: &Cancel) -> Result<Option<End>, AgentError> {
+        if self.requests >= self.limits.turn_requests {
+            return Ok(Some(End::limit(reached(&self.limits, Limit::TurnRequests))));
+        }
+        let server = &self.agent.server;
+        let first = self.requests == 0;
+        let ready = async {
+            server.wait_ready(|why| self.publish(EventKind::Waiting { why: why.to_owned() })).await?;
+            if first { server.identity().await } else { Ok(self.served.clone()) }
+        };
+        let waited = Instant::now();
+        let served = tokio::select! {
+            biased;
+            reason = cancel.stopped() => return Ok(Some(End::stopped(reason))),
+            served = ready => served?,
+        };
+        // nor is waiting for the server the turn's own time
+        self.deadline = self.deadline.checked_add(waited.elapsed()).unwrap_or(self.deadline);
+        self.agent.n_ctx.set(Some(served.n_ctx));
+        let other = other_model(&self.baseline.model, &served);
+        self.served = served;
+        match other {
+            Some(why) => Err(AgentError::OtherModel(why)),
+            None => Ok(None),
+        }
+    }
+
+    /// Makes the prompt, and refuses one that cannot fit.
+    pub(super) async fn ask(&self, cancel: &Cancel) -> Result<Result<Asked, End>, AgentError> {
+        let framing = &self.baseline.framing;
+        let replayed = self.conversation.read(|session| {
+            let records = session.records();
+            let spoke = records.iter().rev().find_map(|record| match record {
+                LogRecord::AssistantMessage(message) => Some(message.finish),
+                _ => None,
+            });
+            let Prompt { list, new, thinking } = replay(framing, records);
+            let expected = spoke.map_or(0, |finish| cached_after(count(list.len()), finish));
+            (list, new.into_iter().map(OwnedPiece::from).collect::<Vec<_>>(), expected, thinking)
+        });
+        // nobody else waits for the session while the server counts
+        let (mut prompt, pieces, expected, thinking) = replayed.await;
+        let new = tokio::select! {
+            biased;
+            reason = cancel.stopped() => return Ok(Err(End::stopped(reason))),
+            new = tokenize(&self.agent.server, &pieces) => new?,
+        };
+        prompt.extend_from_slice(&new);
+        let n_ctx = self.n_ctx();
+        let room = n_ctx.saturating_sub(count(prompt.len())).saturating_sub(1);
+        if room < self.limits.context_reserve_tokens.max(1) {
+            let why = format!(
+                "the context is full: the prompt has {} of {n_ctx} tokens, and [limits] context_reserve_tokens keeps {} \
+                 free for the answer; begin a new session, or give the model server a larger context (-c)",
+                prompt.len(),
+                self.limits.context_reserve_tokens
+            );
+            return Ok(Err(End::limit(why)));
+        }
+        let left = self.limits.turn_tokens.saturating_sub(self.generated);
+        if left == 0 {
+            return Ok(Err(End::limit(reached(&self.limits, Limit::TurnTokens))));
+        }
+        let context = format!(
+            "the context of {n_ctx} tokens is full; begin a new session, or give the model server a larger one (-c)"
+        );
+        let bounds = [
+            (room, context),
+            (left, reached(&self.limits, Limit::TurnTokens)),
+            (self.limits.completion_tokens, reached(&self.limits, Limit::CompletionTokens)),
+        ];
+        let (max_tokens, max_why) = bounds.into_iter().min_by_key(|(n, _)| *n).unwrap_or_default();
+        Ok(Ok(Asked { prompt, new: new.len(), expected, thinking, max_tokens, max_why }))
+    }
+
+    /// The slot's context, as the server said last.
+    pub(super) fn n_ctx(&self) -> u64 {
+        self.agent.n_ctx.get().unwrap_or(self.served.n_ctx)
+    }
+
+    fn patience(&self) -> Patience {
+        Patience::new(self.limits.shutdown_seconds)
+    }
+
+    /// Makes the slot the session's, asks the model, and follows it to the end. Where the first event shows
+    /// that the cache holds less than it should, the request is cut off before the loss is paid, the slot
+    /// restored from what was saved, and the request sent again, once.
+    pub(super) async fn complete(&self, asked: &Asked, cancel: &Cancel) -> Result<Answered, AgentError> {
+        let framing = &self.baseline.framing;
+        let tags = framing.reasoning.clone();
+        let tags = tags.map(|tags| ReasoningTags { opened_by_prompt: asked.thinking, ..tags });
+        let mut parser = ReplyParser::new(framing.tool_family, tags.as_ref());
+        let session = self.conversation.id();
+        let claiming = self.agent.slot.claim(session, asked.list(), asked.expected, &self.served);
+        let mut claim = cancel.bound(self.patience(), claiming).await.unwrap_or_default();
+        let thinking = tags.as_ref().map(|tags| ThinkingCap { tags, tokens: self.limits.thinking_tokens });
+        let request = CompletionRequest {
+            prompt: &asked.prompt,
+            max_tokens: asked.max_tokens,
+            sampling: &self.baseline.sampling,
+            thinking,
+        };
+        let look = |cached| self.look(asked.expected, cached, &claim, true);
+        let mut streamed = self.stream(&request, &mut parser, cancel, look).await?;
+        if let Ended::Cut(cached) = streamed.ended {
+            let restoring = self.agent.slot.restore(&claim, asked.list(), cached, &self.served);
+            if let Some(Err(why)) = cancel.bound(self.patience(), restoring).await {
+                claim.because(&why);
+            }
+            let look = |cached| self.look(asked.expected, cached, &claim, false);
+            streamed = self.stream(&request, &mut parser, cancel, look).await?;
+        }
+        let first = self.part(&asked.prompt, streamed, cancel).await?;
+        if let Ended::ThinkingLimit(last) = first.streamed.ended {
+            return self.after_thinking(asked, first, last, parser, cancel).await;
+        }
+        Ok(self.answered(asked, first, None, parser))
+    }
+
+    /// The second request of an answer: reasoning has reached its cap, and is closed if it is still open.
+    async fn after_thinking(
+        &self,
+        asked: &Asked,
+        mut first: Part,
+        last: Final,
+        mut parser: ReplyParser,
+        cancel: &Cancel,
+    ) -> Result<Answered, AgentError> {
+        let mut prompt = asked.prompt.clone();
+        prompt.extend_from_slice(&first.ids);
+        let expected = count(prompt.len()).saturating_sub(1);
+        let mut forced = Vec::new();
+        if parser.in_reasoning()
+            && let Some(tags) = &self.baseline.framing.reasoning
+        {
+            let ids = cancel.bound(self.patience(), self.agent.server.cap_ids(tags)).await;
+            forced =
+                ids.unwrap_or_else(|| Err(self.agent.server.stream_cut())).map_err(|e| self.cut_off(e))?;
+            show(parser.feed(&cap_text(tags)), &mut |event| self.publish(event));
+        }
+        prompt.extend_from_slice(&forced);
+        let used = count(first.ids.len().saturating_add(forced.len()));
+        let max_tokens = asked.max_tokens.saturating_sub(used);
+        if max_tokens == 0 {
+            first.streamed.ended = Ended::Final(Final { stop: Stop::Limit, ..last });
+            return Ok(self.answered(asked, first, None, parser));
+        }
+        let sampling = &self.baseline.sampling;
+        let request = CompletionRequest { prompt: &prompt, max_tokens, sampling, thinking: None };
+        let look = |cached| self.look(expected, cached, &Claim::default(), false);
+        let streamed = self.stream(&request, &mut parser, cancel, look).await;
+        let streamed = streamed.map_err(|e| match e {
+            AgentError::Model(e) => self.cut_off(e),
+            e => e,
+        })?;
+        let second = self.part(&prompt, streamed, cancel).await?;
+        Ok(self.answered(asked, first, Some((forced, second)), parser))
+    }
+
+    /// Between two requests of one answer, a server that went away has cut it off: what was shown is not asked
+    /// for again by itself.
+    fn cut_off(&self, error: ModelError) -> AgentError {
+        AgentError::Model(if error.is_wait() { self.agent.server.stream_cut() } else { error })
+    }
+
+    async fn stream(
+        &self,
+        request: &CompletionRequest<'_>,
+        parser: &mut ReplyParser,
+        cancel: &Cancel,
+        look: impl FnMut(u64) -> Look,
+    ) -> Result<Streamed, AgentError> {
+        let stop = (cancel, self.patience());
+        let server = &self.agent.server;
+        Ok(stream(server, request, parser, stop, self.deadline, look, |event| self.publish(event)).await?)
+    }
+
+    async fn part(
+        &self,
+        prompt: &[TokenId],
+        streamed: Streamed,
+        cancel: &Cancel,
+    ) -> Result<Part, AgentError> {
+        let ids = self.exact_ids(prompt, &streamed, cancel).await?;
+        Ok(Part { streamed, ids })
+    }
+
+    fn answered(
+        &self,
+        asked: &Asked,
+        first: Part,
+        second: Option<(Vec<TokenId>, Part)>,
+        parser: ReplyParser,
+    ) -> Answered {
+        let (held_back, reply) = parser.finish();
+        show(held_back, &mut |event| self.publish(event));
+        let (cache_n, mut prompt_n, mut predicted_n) = first.cost(asked.prompt.len());
+        let Part { streamed: Streamed { mut ended, mut reasoning_tokens, mut took, .. }, mut ids } = first;
+        if let Some((forced, second)) = second {
+            let prompt = asked.prompt.len().saturating_add(ids.len()).saturating_add(forced.len());
+            let (_, evaluated, generated) = second.cost(prompt);
+            // what was forced counts as generated, as where the server forces it itself; beside it, only the
+            // token that was sampled last has to be evaluated
+            prompt_n =
+                prompt_n.saturating_add(evaluated.saturating_sub(count(forced.len())).saturating_sub(1));
+            predicted_n = predicted_n.saturating_add(count(forced.len())).saturating_add(generated);
+            reasoning_tokens = reasoning_tokens.saturating_add(second.streamed.reasoning_tokens);
+            took = took.saturating_add(second.streamed.took);
+            ended = second.streamed.ended;
+            ids.extend(forced);
+            ids.extend(second.ids);
+        }
+        let usage = Usage { cache_n, prompt_n, predicted_n, reasoning_tokens, thinking_capped: reply.capped };
+        Answered { ended, reply, ids, usage, took }
+    }
+
+    /// Compares what the first event says is cached with what must be, before anything is evaluated. Tells of
+    /// a loss, unless it can still be averted.
+    fn look(&self, expected: u64, cached: u64, claim: &Claim, may_cut: bool) -> Look {
+        let lost = expected.saturating_sub(cached);
+        if lost == 0 {
+            return Look::Go;
+        }
+        if may_cut && claim.kept.as_ref().is_some_and(|kept| kept.manifest.tokens > cached) {
+            return Look::Cut;
+        }
+        let session = self.conversation.id();
+        let why = claim.why.as_deref().unwrap_or(
+            "the model server was restarted, or another client used its slot, or loopd could not know who did",
+        );
+        let message = format!("{lost} tokens of this conversation are evaluated again: {why}");
+        let turn = self.turn;
+        log::warn!(SESSION:% = session, TURN:% = turn, EVENT = "cache_lost", LOST_N = lost, CACHE_N = cached; "session {session}: {message}");
+        Counters::add(&self.agent.counters.lost, lost);
+        *self.agent.counters.last_loss.borrow_mut() =
+            Some(format!("{} session {session}: {message}", Timestamp::now()));
+        self.publish(EventKind::Notice { code: "cache_lost".to_owned(), message });
+        Look::Go
+    }
+
+    async fn exact_ids(
+        &self,
+        prompt: &[TokenId],
+        streamed: &Streamed,
+        cancel: &Cancel,
+    ) -> Result<Vec<TokenId>, AgentError> {
+        let session = self.conversation.id();
+        let name = format!("ids-{session}.bin");
+        let files = self.agent.slot.files();
+        let slot = ReadBack { server: &self.agent.server, files, name: &name };
+        let stop = (cancel, self.patience());
+        let ids = resolve(slot, prompt, streamed.ids.clone(), &streamed.gaps, stop).await?;
+        if let Ids::Replaced(_, why) = &ids {
+            let message = format!(
+                "the ids of some characters could not be read back ({why}); \
+                 the text is right, but some tokens of it will be evaluated again"
+            );
+            log::warn!(SESSION:% = session, EVENT = "ids_replaced"; "session {session}: {message}");
+            self.publish(EventKind::Notice { code: "ids_replaced".to_owned(), message });
+        }
+        Ok(ids.into_ids())
+    }
+}

@@ -1,0 +1,237 @@
+//! Whose tokens the slot's cache holds, and how they outlive a switch of sessions and the server itself.
+//!
+//! Everything here only saves time. When a save or a restore fails, the turn goes on, and what is evaluated
+//! again is told by the first event of the next completion, which alone counts.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::model::Server;
+use crate::proto::{ModelIdentity, SessionId, TokenId};
+use crate::store::{Kept, SlotFiles, new_name};
+
+/// The pinned slot.
+pub struct Slot {
+    server: Rc<Server>,
+    files: Option<SlotFiles>,
+    held: RefCell<Option<Held>>,
+    /// Told when the slot holds more than was saved.
+    grown: Notify,
+}
+
+/// What the slot's cache holds, as far as this run of the daemon knows.
+#[derive(Debug, Clone)]
+struct Held {
+    session: SessionId,
+    /// The session's list after its newest completion: the cache holds it, or all but its last token.
+    list: Vec<TokenId>,
+    model: ModelIdentity,
+    /// Whether a kept slot holds as much.
+    saved: bool,
+}
+
+/// What is known about the cache before a request.
+#[derive(Debug, Default)]
+pub struct Claim {
+    /// The session's kept slot, should the cache turn out to hold less.
+    pub kept: Option<Kept>,
+    /// Why the cache was, or will be, found lacking, in words.
+    pub why: Option<String>,
+}
+
+impl Claim {
+    /// Adds why the cache could not be restored.
+    pub fn because(&mut self, why: &str) {
+        let before = self.why.take().unwrap_or_else(|| "the cache holds less than it should".to_owned());
+        self.why = Some(format!("{before}, and it could not be restored: {why}"));
+    }
+}
+
+impl Slot {
+    /// A slot; `files` is the folder that the server saves to, if it is known.
+    pub fn new(server: Rc<Server>, files: Option<SlotFiles>) -> Self {
+        Self { server, files, held: RefCell::new(None), grown: Notify::new() }
+    }
+
+    /// The folder that the server saves to.
+    pub fn files(&self) -> Option<&SlotFiles> {
+        self.files.as_ref()
+    }
+
+    /// The session whose tokens the slot holds.
+    pub fn holder(&self) -> Option<SessionId> {
+        self.held.borrow().as_ref().map(|held| held.session.clone())
+    }
+
+    /// A completion of `session` has left `list` in the cache.
+    pub fn holds(&self, session: &SessionId, list: Vec<TokenId>, model: &ModelIdentity) {
+        let held = Held { session: session.clone(), list, model: model.clone(), saved: false };
+        self.held.replace(Some(held));
+        self.grown.notify_one();
+    }
+
+    /// Returns when the slot has held the same for `quiet`, and no kept slot has as much.
+    pub async fn quiet(&self, quiet: Duration) {
+        loop {
+            self.grown.notified().await;
+            while tokio::time::timeout(quiet, self.grown.notified()).await.is_ok() {}
+            if self.held.borrow().as_ref().is_some_and(|held| !held.saved) {
+                return;
+            }
+        }
+    }
+
+    /// Makes the slot the session's own before a request whose prompt begins with `list`, of which
+    /// `expected` tokens should be cached: saves what another session has there, and restores.
+    pub async fn claim(
+        &self,
+        session: &SessionId,
+        list: &[TokenId],
+        expected: u64,
+        model: &ModelIdentity,
+    ) -> Claim {
+        let mut claim = Claim { kept: self.find(session).await, why: None };
+        let holder = self.holder();
+        if let Some(other) = holder.as_ref().filter(|holder| *holder != session) {
+            claim.why = Some(format!("session {other} used the slot in between"));
+            self.save().await;
+            self.held.replace(None);
+        }
+        if expected == 0 {
+            return claim;
+        }
+        let told = self.server.slot_tokens().await.ok().flatten();
+        let own = holder.as_ref().is_none_or(|holder| holder == session);
+        if told.is_none() && holder.as_ref() == Some(session) {
+            // A server that hides its slots: what is there is newer than what was kept, unless the first event
+            // says that it is gone.
+            return claim;
+        }
+        if own && told.unwrap_or(0) >= expected {
+            return claim;
+        }
+        if own {
+            claim.why = Some("the model server was restarted, or another client used its slot".to_owned());
+        }
+        if self.files.is_none() {
+            return claim;
+        }
+        // what is there is another's, or nothing: nobody knows how much of it this session can use, but what was
+        // kept begins with all of that
+        if let Err(why) = self.restore(&claim, list, 0, model).await {
+            claim.because(&why);
+            claim.kept = None;
+        }
+        claim
+    }
+
+    /// Gives the server the session's kept slot back, if that holds more than the `cached` tokens that are
+    /// there.
+    ///
+    /// # Errors
+    /// Why not, in words; the slot may be empty then.
+    pub async fn restore(
+        &self,
+        claim: &Claim,
+        list: &[TokenId],
+        cached: u64,
+        model: &ModelIdentity,
+    ) -> Result<(), String> {
+        let (Some(files), Some(kept)) = (&self.files, &claim.kept) else {
+            return Err("it was never saved".to_owned());
+        };
+        if let Some(why) = kept.manifest.differs(model) {
+            return Err(why);
+        }
+        let useful = files.verify(kept, list).await.map_err(|e| e.to_string())??;
+        if useful <= cached {
+            return Err(format!("what was saved of it holds {useful} tokens, no more than is there"));
+        }
+        let restored = self.server.restore_slot(&kept.file()).await.map_err(|e| e.to_string())?;
+        let (session, tokens) = (&kept.manifest.session, kept.manifest.tokens);
+        if restored != tokens {
+            return Err(format!("the server restored {restored} tokens of {tokens}"));
+        }
+        log::info!(SESSION:% = session, EVENT = "slot_restored", TOKENS = tokens; "the cache of {session} was restored: {tokens} tokens");
+        Ok(())
+    }
+
+    async fn find(&self, session: &SessionId) -> Option<Kept> {
+        match self.files.as_ref()?.find(session).await {
+            Ok(kept) => kept,
+            Err(e) => {
+                log::warn!(SESSION:% = session, EVENT = "slot_unreadable"; "saved slots cannot be looked at: {e}");
+                None
+            }
+        }
+    }
+
+    /// Saves the cache, if it holds what no kept slot has. The slot must be idle.
+    pub async fn save(&self) {
+        let (Some(files), Some(held)) = (&self.files, self.held.borrow().clone()) else {
+            return;
+        };
+        if held.saved {
+            return;
+        }
+        let session = &held.session;
+        match self.save_to(files, &held).await {
+            Ok(kept) => {
+                let (tokens, bytes) = (kept.manifest.tokens, kept.manifest.bytes);
+                log::info!(SESSION:% = session, EVENT = "slot_saved", TOKENS = tokens, BYTES = bytes; "the cache of {session} was saved: {tokens} tokens, {bytes} bytes");
+                if let Some(now) = self.held.borrow_mut().as_mut()
+                    && now.session == held.session
+                    && now.list == held.list
+                {
+                    now.saved = true;
+                }
+            }
+            Err(why) => {
+                log::warn!(SESSION:% = session, EVENT = "slot_not_saved"; "the cache of {session} was not saved: {why}");
+            }
+        }
+    }
+
+    async fn save_to(&self, files: &SlotFiles, held: &Held) -> Result<Kept, String> {
+        let name = new_name(&held.session);
+        let saved = self.server.save_slot(&name).await.map_err(|e| e.to_string())?;
+        let whose = (self.server.slot(), &held.model);
+        let kept = files.keep(&held.session, saved.n_written, &held.list, whose).await;
+        if kept.is_err() {
+            // it may be large, and is of no use
+            let _ = files.remove(&name).await;
+        }
+        kept.map_err(|e| e.to_string())
+    }
+
+    /// Keeps the saved slots within `budget` bytes; the one in the slot goes last.
+    pub async fn evict(&self, budget: u64) {
+        let Some(files) = &self.files else { return };
+        let holder = self.holder();
+        match files.evict(budget, holder.as_ref()).await {
+            Ok(evicted) => {
+                for session in evicted {
+                    log::info!(SESSION:% = session, EVENT = "slot_evicted"; "the saved cache of {session} was removed to stay within {budget} bytes");
+                }
+            }
+            Err(e) => {
+                log::warn!(EVENT = "slot_unreadable"; "saved slots cannot be kept within their budget: {e}")
+            }
+        }
+    }
+
+    /// Removes a deleted session's kept slot.
+    pub async fn forget(&self, session: &SessionId) {
+        if self.holder().as_ref() == Some(session) {
+            self.held.replace(None);
+        }
+        if let Some(files) = &self.files
+            && let Err(e) = files.forget(session).await
+        {
+            log::warn!(SESSION:% = session; "the saved cache of the deleted session {session} stays: {e}");
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Which record may follow which.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod store_support;
+
+use boxmaker::proto::*;
+use store_support::*;
+
+fn start(epoch: u32) -> LogRecord {
+    LogRecord::SessionStart(SessionStart {
+        time: Timestamp::from_millis(0),
+        session: id("a"),
+        epoch: Epoch(epoch),
+        slot: 0,
+        baseline: Digest::of(b""),
+        previous: (epoch > 0).then(|| Digest::of(b"x")),
+        origin: None,
+    })
+}
+
+fn ended(outcome: TurnOutcome) -> LogRecord {
+    let time = Timestamp::from_millis(0);
+    LogRecord::TurnEnd(TurnEnd { time, turn: TurnId(1), outcome, detail: None, millis: None })
+}
+
+/// All of them fit but the last, which leaves the state as it was.
+fn last_is_refused(records: &[LogRecord]) {
+    let mut sequence = Sequence::default();
+    let (last, before) = records.split_last().unwrap();
+    for record in before {
+        sequence.check(record).unwrap();
+    }
+    let state = sequence.clone();
+    let refused = sequence.check(last);
+    assert!(refused.is_err(), "accepted: {last:?}");
+    assert_eq!(sequence, state);
+}
+
+fn all_fit(records: &[LogRecord]) -> Sequence {
+    let mut sequence = Sequence::default();
+    for record in records {
+        sequence.check(record).unwrap_or_else(|e| panic!("{record:?}: {e}"));
+    }
+    sequence
+}
+
+#[test]
+fn a_turn_with_tools() {
+    use ToolOutcome::{Denied, Interrupted, Ok};
+    let sequence = all_fit(&[
+        start(0),
+        named("x"),
+        user(1, "a"),
+        calling(1, &[1, 2, 3]),
+        usage(1, 1),
+        tool_start(1, 1),
+        tool_start(1, 2),
+        tool_result(1, 1, Ok),
+        tool_result(1, 2, Interrupted),
+        tool_result(1, 3, Denied),
+        assistant(1, "b"),
+        usage(1, 2),
+        turn_end(1),
+        user(2, "c"),
+    ]);
+    assert_eq!((sequence.next_call(), sequence.next_turn()), (CallId(4), TurnId(3)));
+    assert_eq!(sequence.open_turn(), Some(TurnId(2)));
+}
+
+#[test]
+fn what_cannot_follow_is_refused() {
+    use ToolOutcome::Ok;
+    let s = || start(0);
+    last_is_refused(&[user(1, "a")]);
+    last_is_refused(&[s(), s()]);
+    last_is_refused(&[start(0), user(2, "a")]);
+    last_is_refused(&[s(), assistant(1, "a")]);
+    last_is_refused(&[s(), usage(1, 1)]);
+    last_is_refused(&[s(), user(1, "a"), user(2, "b")]);
+    last_is_refused(&[s(), user(1, "a"), usage(1, 1)]);
+    last_is_refused(&[s(), user(1, "a"), turn_end(1)]);
+    last_is_refused(&[s(), user(1, "a"), assistant(1, "b"), assistant(1, "c")]);
+    last_is_refused(&[s(), user(1, "a"), calling(1, &[2])]);
+    last_is_refused(&[s(), user(1, "a"), calling(1, &[1, 1])]);
+    last_is_refused(&[s(), user(1, "a"), calling(1, &[])]);
+    last_is_refused(&[s(), user(1, "a"), calling(1, &[1]), tool_result(1, 1, Ok)]);
+    last_is_refused(&[s(), user(1, "a"), calling(1, &[1]), tool_start(1, 2)]);
+    last_is_refused(&[s(), user(1, "a"), calling(1, &[1]), tool_start(1, 1), tool_start(1, 1)]);
+    last_is_refused(&[s(), user(1, "a"), calling(1, &[1]), assistant(1, "b")]);
+    last_is_refused(&[s(), user(1, "a"), calling(1, &[1]), turn_end(1)]);
+    last_is_refused(&[s(), user(1, "a"), calling(1, &[1, 2]), tool_start(1, 2), tool_result(1, 2, Ok)]);
+    last_is_refused(&[s(), user(1, "a"), assistant(1, "b"), turn_end(1), usage(1, 1)]);
+    last_is_refused(&[s(), user(1, "a"), assistant(1, "b"), turn_end(1), assistant(1, "c")]);
+    last_is_refused(&[s(), user(1, "a"), assistant(1, "b"), turn_end(1), turn_end(1)]);
+}
+
+#[test]
+fn a_turn_that_ended_without_an_answer_can_be_taken_up_again() {
+    for outcome in [TurnOutcome::Failed, TurnOutcome::Cancelled, TurnOutcome::Limit] {
+        let mut sequence = all_fit(&[start(0), user(1, "a"), ended(outcome)]);
+        assert_eq!((sequence.retriable_turn(), sequence.open_turn()), (Some(TurnId(1)), None));
+        sequence.check(&assistant(1, "b")).unwrap();
+        sequence.check(&turn_end(1)).unwrap();
+        assert_eq!(sequence.retriable_turn(), None);
+    }
+}
+
+#[test]
+fn numbers_go_on_in_the_next_epoch() {
+    let first = all_fit(&[
+        start(0),
+        user(1, "a"),
+        calling(1, &[1]),
+        tool_result(1, 1, ToolOutcome::Denied),
+        assistant(1, "b"),
+        turn_end(1),
+    ]);
+    let mut next = first.next_epoch();
+    assert!(next.check(&user(2, "b")).is_err());
+    next.check(&start(1)).unwrap();
+    assert!(next.check(&user(1, "b")).is_err());
+    next.check(&user(2, "b")).unwrap();
+    assert!(next.check(&calling(2, &[1])).is_err());
+    next.check(&calling(2, &[2])).unwrap();
+    assert_eq!(next.unanswered(), [(CallId(2), "t".to_owned(), false)]);
+}

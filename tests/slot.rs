@@ -1,0 +1,157 @@
+//! Not a token twice: the slot's cache outlives its server, another session, and whoever meddles with it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod support;
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use support::rig::Rig;
+use support::wait_until;
+
+const QUIET: &str = "completion_tokens = 32\nslot_quiet_seconds = 1";
+/// Saved only at a switch of sessions and at the end.
+const LATE: &str = "completion_tokens = 32\nslot_quiet_seconds = 0";
+
+/// The kept slots of a session: the server's files that have a manifest.
+fn kept(rig: &Rig, session: &str) -> Vec<PathBuf> {
+    let names = fs::read_dir(rig.server.slots()).unwrap().map(|entry| entry.unwrap().path());
+    let mut kept: Vec<_> = names
+        .filter(|path| path.extension().is_some_and(|e| e == "kv") && path.with_extension("json").exists())
+        .filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with(&format!("{session}.")))
+        .collect();
+    kept.sort();
+    kept
+}
+
+/// How many tokens the session's kept slot holds.
+fn saved_tokens(rig: &Rig, session: &str) -> u64 {
+    let tokens = |path: &PathBuf| {
+        let json = fs::read_to_string(path.with_extension("json")).unwrap_or_default();
+        serde_json::from_str::<Value>(&json).ok().and_then(|m| m["tokens"].as_u64())
+    };
+    kept(rig, session).iter().filter_map(tokens).max().unwrap_or(0)
+}
+
+fn wait_until_saved(rig: &Rig, session: &str) {
+    let context = rig.session(session)["context_n"].as_u64().unwrap();
+    wait_until(Duration::from_secs(20), "the slot is saved", || saved_tokens(rig, session) + 1 >= context);
+}
+
+fn lost(rig: &Rig, session: &str) -> Vec<u64> {
+    rig.usage(session).iter().map(|row| row["lost_n"].as_u64().unwrap()).collect()
+}
+
+/// What the daemon logged.
+fn journal(rig: &Rig) -> String {
+    fs::read_to_string(rig.dir().join("loopd.log")).unwrap()
+}
+
+#[test]
+fn a_server_that_is_started_again_gets_its_cache_back() {
+    let Some(mut rig) = Rig::start(QUIET) else { return };
+    let (id, _) = rig.first_turn("Hello! Who are you?");
+    rig.turn(&id, "What is the capital of France?");
+    wait_until_saved(&rig, &id);
+    rig.replace_server();
+    rig.turn(&id, "And of Spain?");
+    rig.turn(&id, "Thank you.");
+    rig.assert_nothing_evaluated_twice(&id, 4);
+    assert!(journal(&rig).contains("EVENT=slot_restored"));
+    // one kept slot a session is enough
+    wait_until_saved(&rig, &id);
+    assert_eq!(kept(&rig, &id).len(), 1);
+}
+
+#[test]
+fn the_board_is_rebooted_between_two_turns() {
+    let Some(mut rig) = Rig::start(LATE) else { return };
+    let (id, _) = rig.first_turn("Hello! Who are you?");
+    for text in ["What is the capital of France?", "And of Spain?"] {
+        assert!(rig.daemon.take().unwrap().terminate().success());
+        rig.replace_server();
+        rig.start_daemon();
+        rig.turn(&id, text);
+    }
+    rig.assert_nothing_evaluated_twice(&id, 3);
+}
+
+#[test]
+fn two_sessions_share_the_slot_and_neither_pays() {
+    let Some(rig) = Rig::start(LATE) else { return };
+    let (a, _) = rig.first_turn("My name is Ada. Say hello.");
+    let (b, _) = rig.first_turn("My name is Bob. Say hello.");
+    for text in ["What is two plus two?", "And three plus three?"] {
+        rig.turn(&a, text);
+        rig.turn(&b, text);
+    }
+    rig.assert_nothing_evaluated_twice(&a, 3);
+    rig.assert_nothing_evaluated_twice(&b, 3);
+    // a deleted session leaves nothing behind
+    assert!(!kept(&rig, &a).is_empty());
+    assert_eq!(rig.ctl(&["delete", "--yes", &a]).code, 0);
+    assert_eq!(kept(&rig, &a), Vec::<PathBuf>::new());
+    assert!(!kept(&rig, &b).is_empty(), "the other session's stays");
+}
+
+#[test]
+fn another_client_on_the_slot_is_seen_before_its_damage_is_paid() {
+    let Some(rig) = Rig::start(QUIET) else { return };
+    let (id, _) = rig.first_turn("Hello! Who are you?");
+    wait_until_saved(&rig, &id);
+    let context = rig.session(&id)["context_n"].as_u64().unwrap();
+    // as many tokens as the conversation has, so that the slot looks as before
+    let foreign = vec![500; usize::try_from(context).unwrap()];
+    rig.server.complete(&foreign, 4);
+    let evaluated = rig.server.prompt_tokens_total();
+    rig.turn(&id, "What is the capital of France?");
+    rig.assert_nothing_evaluated_twice(&id, 2);
+    let log = journal(&rig);
+    assert!(log.contains("EVENT=slot_restored") && !log.contains("EVENT=cache_lost"), "{log}");
+    let row = &rig.usage(&id)[1];
+    let paid = rig.server.prompt_tokens_total() - evaluated;
+    let fair = row["prompt_n"].as_u64().unwrap();
+    // it evaluates a batch of 64 before it sees that the request is closed
+    assert!(paid <= fair + 2 * 64, "the server evaluated {paid} tokens, of which {fair} were due");
+}
+
+#[test]
+fn a_damaged_file_is_never_given_to_the_server() {
+    let Some(mut rig) = Rig::start(QUIET) else { return };
+    let (id, _) = rig.first_turn("Hello! Who are you?");
+    wait_until_saved(&rig, &id);
+    let file = kept(&rig, &id).remove(0);
+    let bytes = fs::read(&file).unwrap();
+    fs::write(&file, &bytes[..bytes.len() / 2]).unwrap();
+    rig.replace_server();
+    rig.turn(&id, "What is the capital of France?");
+    let rows = lost(&rig, &id);
+    assert!(rows[1] > 0, "the loss is told: {rows:?}");
+    let log = journal(&rig);
+    assert!(log.contains("EVENT=cache_lost") && log.contains("is damaged"), "{log}");
+    assert!(!log.contains("EVENT=slot_restored"));
+    // the server lives, and the next turn is whole again
+    rig.turn(&id, "And of Spain?");
+    assert_eq!(lost(&rig, &id)[2], 0);
+}
+
+#[test]
+fn the_budget_for_saved_caches_is_kept() {
+    // a saved cache of this model has 23 kB a token: room for one conversation
+    let limits = "completion_tokens = 16\nslot_quiet_seconds = 1\nslot_files_bytes = 8000000";
+    let Some(rig) = Rig::start(limits) else { return };
+    let (a, _) = rig.first_turn("My name is Ada. Say hello.");
+    wait_until_saved(&rig, &a);
+    let (b, _) = rig.first_turn("My name is Bob. Say hello.");
+    wait_until_saved(&rig, &b);
+    wait_until(Duration::from_secs(20), "the older one is removed", || kept(&rig, &a).is_empty());
+    assert_eq!(kept(&rig, &b).len(), 1);
+    wait_until(Duration::from_secs(5), "that is told", || journal(&rig).contains("EVENT=slot_evicted"));
+    // what was evicted is evaluated again, and told
+    rig.turn(&a, "What is my name?");
+    assert!(lost(&rig, &a)[1] > 0);
+}
