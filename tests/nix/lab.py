@@ -83,8 +83,6 @@ class Lab:
         shutil.rmtree(self.stand_in, ignore_errors=True)
         shutil.copytree(HERE / "stand-in", self.stand_in)
         tools = f"{CACHE / 'tools/bin'}:{os.environ['PATH']}"
-        # a package with another program than its name says
-        llama = ["llama-server", os.environ.get("BOXMAKER_LLAMA_SERVER", "llama-server")]
         host = {
             "path": tools,
             "system": f"{os.uname().machine}-linux",
@@ -92,7 +90,11 @@ class Lab:
             "vendor": str(self.folder / "vendor"),
             "work": str(self.folder / "cargo"),
             "names": [*PROGRAMS, "llama-cpp"],
-            "programs": {"llama-cpp": llama, "coreutils": ["kill", shutil.which("kill") or "kill"]},
+            # packages with other programs than their name says
+            "programs": {
+                "llama-cpp": {"llama-server": os.environ.get("BOXMAKER_LLAMA_SERVER", "llama-server")},
+                "coreutils": {name: shutil.which(name) or name for name in ("kill", "rm")},
+            },
             "network": NETWORK,
         }
         (self.stand_in / "host.json").write_text(json.dumps(host, indent=2))

@@ -48,7 +48,6 @@ let
       stringLength
       ;
 
-    last = xs: builtins.elemAt xs (length xs - 1);
     nameValuePair = name: value: { inherit name value; };
     genAttrs = names: make: listToAttrs (map (n: self.nameValuePair n (make n)) names);
     mapAttrsToList = f: set: map (n: f n set.${n}) (attrNames set);

@@ -29,22 +29,21 @@ let
     in
     drv // { inherit name; } // lib.optionalAttrs (attributes ? meta) { inherit (attributes) meta; };
 
-  # a package with one program, which is the machine's; one that it lacks fails when it is used
+  # a package whose programs are the machine's; one that it lacks fails when it is used
   program =
     package:
     let
-      pair =
-        host.programs.${package} or [
-          package
-          package
-        ];
-      name = lib.head pair;
+      programs = host.programs.${package} or { ${package} = package; };
     in
-    make package { meta.mainProgram = name; } ''
-      mkdir -p $out/bin
-      printf '#!/bin/sh\nexec %s "$@"\n' '${lib.last pair}' > $out/bin/${name}
-      chmod +x $out/bin/${name}
-    '';
+    make package { meta.mainProgram = lib.head (builtins.attrNames programs); } (
+      "mkdir -p $out/bin\n"
+      + lib.concatStringsSep "\n" (
+        lib.mapAttrsToList (name: path: ''
+          printf '#!/bin/sh\nexec %s "$@"\n' '${path}' > $out/bin/${name}
+          chmod +x $out/bin/${name}
+        '') programs
+      )
+    );
 
   buildRustPackage =
     given:
