@@ -2,6 +2,7 @@
 {
   config,
   lib,
+  pkgs,
   utils,
   ...
 }:
@@ -74,6 +75,8 @@ in
       };
       serviceConfig = import ./hardening.nix // {
         Type = "exec";
+        # what a killed server leaves behind
+        ExecStartPre = "${lib.getExe' pkgs.coreutils "rm"} -f /run/boxmaker-model/llama.sock";
         ExecStart = "${lib.getExe' serve.package "llama-server"} ${utils.escapeSystemdExecArgs flags}";
         Restart = "always";
         RestartSec = 2;
@@ -83,6 +86,8 @@ in
         Group = "boxmaker";
         RuntimeDirectory = "boxmaker-model";
         RuntimeDirectoryMode = "0700";
+        # made anew it would belong to root for a moment, and loopd would meet a refusal
+        RuntimeDirectoryPreserve = "restart";
         LoadCredential = lib.mkIf (cfg.apiKeyFile != null) [ "model-server-key:${cfg.apiKeyFile}" ];
 
         # it sees its own folder of the home, and not the conversations

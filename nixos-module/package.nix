@@ -21,6 +21,8 @@ rustPlatform.buildRustPackage {
       ../Cargo.toml
       ../LICENSE-APACHE
       ../LICENSE-MIT
+      # Cargo.toml names it
+      ../benches
       ../src
     ];
   };

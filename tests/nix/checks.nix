@@ -30,6 +30,8 @@ in
         ../../Cargo.toml
         ../../clippy.toml
         ../../rustfmt.toml
+        ../../benches
+        ../../benches
         ../../docs
         ../../src
         ../../tests

@@ -31,7 +31,7 @@ with subtest("a conversation"):
     ask("Hello! Who are you?", "--new")
     session = json.loads(machine.succeed("su -l alice -c 'bxctl sessions --json'"))[0]["id"]
     before = records(session)
-    assert [r["kind"] for r in before].count("assistant_message") == 1, before
+    assert [r["type"] for r in before].count("assistant_message") == 1, before
 
 with subtest("the socket is for the group alone"):
     machine.fail("su -l mallory -c 'bxctl status'")
@@ -70,7 +70,7 @@ with subtest("a power cut"):
     wait()
     assert records(session) == before
     ask("Thank you.", "--session", session)
-    assert [r["kind"] for r in records(session)].count("assistant_message") == 4
+    assert [r["type"] for r in records(session)].count("assistant_message") == 4
 
 with subtest("a home that was made for another slot is refused, once"):
     machine.succeed("systemctl stop loopd.service")

@@ -90,7 +90,7 @@ impl RingError {
     /// none), `filtered` whether a seccomp filter is in force.
     fn cause(errno: Option<i32>, sysctl: &str, filtered: bool) -> String {
         const FILTER: &str = "a seccomp filter of this process's surroundings refuses io_uring_setup; allow \
-            io_uring_setup, io_uring_enter and io_uring_register (systemd: SystemCallFilter=@io-uring; \
+            io_uring_setup, io_uring_enter and io_uring_register (systemd: SystemCallFilter=@aio; \
             containers: a seccomp profile that allows them)";
         match (errno, sysctl) {
             (Some(libc::EPERM), "2") => {
@@ -102,6 +102,13 @@ impl RingError {
                 "the sysctl kernel.io_uring_disabled is 1: only root and the group of \
                  kernel.io_uring_group may use it; set it to 0, or put this user into that group"
                     .to_owned()
+            }
+            // a hardened service may not read the sysctl
+            (Some(libc::EPERM | libc::EACCES), "") => {
+                format!(
+                    "either {FILTER}; or the sysctl kernel.io_uring_disabled, which this process cannot read, is \
+                     1 or 2: set it to 0"
+                )
             }
             (Some(libc::EPERM | libc::EACCES), _) => FILTER.to_owned(),
             (Some(libc::ENOSYS), _) if filtered => FILTER.to_owned(),

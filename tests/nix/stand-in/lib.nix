@@ -24,7 +24,6 @@ let
     replaceStrings
     stringLength
     substring
-    tail
     ;
 
   self = {
@@ -47,7 +46,6 @@ let
       listToAttrs
       mapAttrs
       stringLength
-      tail
       ;
 
     nameValuePair = name: value: { inherit name value; };

@@ -29,14 +29,21 @@ let
     in
     drv // { inherit name; } // lib.optionalAttrs (attributes ? meta) { inherit (attributes) meta; };
 
-  # a program of the machine; one that it lacks fails when it is used, and says so
+  # a package whose programs are the machine's; one that it lacks fails when it is used
   program =
-    name:
-    make name { meta.mainProgram = name; } ''
-      mkdir -p $out/bin
-      printf '#!/bin/sh\nexec %s "$@"\n' '${host.programs.${name} or name}' > $out/bin/${name}
-      chmod +x $out/bin/${name}
-    '';
+    package:
+    let
+      programs = host.programs.${package} or { ${package} = package; };
+    in
+    make package { meta.mainProgram = lib.head (builtins.attrNames programs); } (
+      "mkdir -p $out/bin\n"
+      + lib.concatStringsSep "\n" (
+        lib.mapAttrsToList (name: path: ''
+          printf '#!/bin/sh\nexec %s "$@"\n' '${path}' > $out/bin/${name}
+          chmod +x $out/bin/${name}
+        '') programs
+      )
+    );
 
   buildRustPackage =
     given:
@@ -68,11 +75,12 @@ let
         export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_PROFILE_RELEASE_OPT_LEVEL=1
         mkdir -p "$CARGO_HOME" "$work"
         printf '[source.crates-io]\nreplace-with = "vendor"\n[source.vendor]\ndirectory = "%s"\n' "$vendor" > "$CARGO_HOME/config.toml"
-        # the same folder each time, and one build at a time in it: cargo then builds only what is new
+        # the same folder each time, and one build at a time in it: cargo then keeps the dependencies. Our own files
+        # get a new time, for in the store they have none that would tell cargo what has changed.
         exec 9> "$work/lock"
         flock 9
         rm -rf "$work/source"
-        cp -r --preserve=timestamps "$src" "$work/source"
+        cp -r "$src" "$work/source"
         chmod -R u+w "$work/source"
         cd "$work/source"
         cmp Cargo.lock "$lock"
