@@ -9,7 +9,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use boxmaker::proto::{ErrorCode, EventKind, Request, SessionId, SessionState, ToolOutcome};
+use boxmaker::proto::{ErrorCode, EventKind, Incoming, Reply, Request, SessionId, SessionState, ToolOutcome};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use support::bench::{Bench, STAND_IN};
 use support::scripted_server::{Health, Script};
 use support::talk::{Talk, told, why};
@@ -317,6 +319,126 @@ fn killed_again_and_again_the_turn_is_closed_once() {
     assert_eq!(bench.log(&id), ["session_start", "user 1: Hello", "turn_end 1 failed"]);
     let bodies = bench.server.completions();
     assert!(bodies.len() == 3 && bodies.iter().all(|body| *body == bodies[0]), "{bodies:?}");
+}
+
+#[test]
+fn a_tool_that_does_not_end_does_not_hold_up_the_daemon_for_longer_than_is_set_now() {
+    let stubborn = |dir: &Path| {
+        format!(
+            "[tools.command.slow]\nprogram = \"/bin/sh\"\n\
+             args = [\"-c\", \"trap '' TERM; echo begun >> {}; while :; do sleep 1; done\"]\n\
+             description = \"Does not end.\"\npolicy = \"allow\"\n",
+            dir.join("notes").display()
+        )
+    };
+    let mut bench = Bench::start_with("shutdown_seconds = 60", stubborn);
+    let mut talk = bench.talk();
+    let id = talk.create();
+    let path = bench.dir().join("loopd.toml");
+    let config = fs::read_to_string(&path).unwrap();
+    fs::write(&path, config.replace("shutdown_seconds = 60", "shutdown_seconds = 1")).unwrap();
+    kill(Pid::from_raw(i32::try_from(bench.daemon().pid()).unwrap()), Signal::SIGHUP).unwrap();
+    wait_until(PATIENCE, "it reads its configuration anew", || {
+        bench.daemon().log().contains("EVENT=reloaded")
+    });
+
+    bench.server.push(Script::say(SLOW));
+    talk.send(&id, "Hello");
+    wait_until(PATIENCE, "the tool runs", || runs(&bench) == 1);
+    let begin = Instant::now();
+    let status = bench.daemon.take().unwrap().terminate();
+    assert_eq!(status.code(), Some(0), "{status:?}");
+    // the clients get a moment more for their last answers
+    assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", begin.elapsed());
+    assert_eq!(bench.log(&id).last().unwrap(), "tool_start 1 slow");
+    bench.start_daemon();
+    let mut talk = bench.talk();
+    assert_eq!(talk.info(&id).state, SessionState::Interrupted);
+    talk.attach(&id, None);
+    talk.turn(&id, "More");
+    assert_eq!(bench.log(&id)[5..7], ["tool_result 1 slow interrupted", "turn_end 1 failed"]);
+    assert_eq!(runs(&bench), 1);
+}
+
+#[test]
+fn a_message_that_is_being_counted_can_be_cancelled_and_is_not_saved() {
+    for shutdown in [false, true] {
+        let mut bench = Bench::prepare("shutdown_seconds = 4", |_| String::new());
+        bench.server.set(|b| b.n_ctx = 4096);
+        bench.start_daemon();
+        let mut talk = bench.talk();
+        let id = talk.create();
+        bench.server.set(|b| b.mute = Some("/tokenize".to_owned()));
+        let asked = || bench.server.requests().iter().filter(|r| r.path == "/tokenize").count();
+        let before = asked();
+        // it may fit, if its tokens are long
+        let waiting = talk.begin(Request::Send { session: id.clone(), text: "x".repeat(8000) });
+        wait_until(PATIENCE, "the server is asked to count", || asked() > before);
+        let begin = Instant::now();
+        if shutdown {
+            assert_eq!(bench.daemon.take().unwrap().terminate().code(), Some(0));
+        } else {
+            let mut other = bench.talk();
+            assert_eq!(other.ask(Request::Cancel { session: id.clone() }), Ok(Reply::Done {}));
+        }
+        assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+        let answer = talk.incoming("the answer");
+        let Some(Incoming::Answer(Some(answered), Err(error))) = answer else { panic!("{answer:?}") };
+        let code = if shutdown { ErrorCode::ShuttingDown } else { ErrorCode::Nothing };
+        assert_eq!((answered, error.code), (waiting, code), "{error}");
+        assert_eq!(bench.log(&id), ["session_start"]);
+    }
+}
+
+#[test]
+fn killed_at_any_moment_the_log_is_a_beginning_of_the_whole_one() {
+    let mut bench = Bench::start("");
+    bench.loses_cache = true;
+    let find = "<tool_call>\n{\"name\": \"find_tool\", \"arguments\": {\"query\": \"x\"}}\n</tool_call>";
+    let whole = [
+        "session_start",
+        "user 1",
+        "assistant 1 tool_calls",
+        "usage 1",
+        "tool_start 1",
+        "tool_result 1",
+        "assistant 1 stop",
+        "usage 1",
+        "turn_end 1 done",
+    ];
+    let mut lengths = std::collections::BTreeSet::new();
+    for round in 0..18 {
+        let mut talk = bench.talk();
+        let id = talk.create();
+        bench.server.clear();
+        bench.server.push(Script::say(find));
+        let text = format!("Hello, for the time number {round}");
+        talk.begin(Request::Send { session: id.clone(), text });
+        let begin = Instant::now();
+        // once the log has so many lines: between two appends, or in the middle of one
+        while log_bytes(&bench, &id).iter().filter(|byte| **byte == b'\n').count() < 1 + round / 2 {
+            assert!(begin.elapsed() < PATIENCE, "{:#?}", bench.log(&id));
+        }
+        bench.kill_daemon();
+        let log = bench.log(&id);
+        assert!(log.iter().zip(whole).all(|(record, begin)| record.starts_with(begin)), "{log:#?}");
+        assert_ne!(log.last().unwrap(), "assistant 1 stop: ok", "an append is whole or not there");
+        lengths.insert(log.len());
+        bench.start_daemon();
+        bench.server.clear();
+        let mut talk = bench.talk();
+        talk.attach(&id, None);
+        let open = log.len() > 1 && log.len() < whole.len();
+        assert_eq!(talk.info(&id).state, if open { SessionState::Interrupted } else { SessionState::Ok });
+        let events = if open && round % 2 == 0 {
+            talk.retry(&id)
+        } else {
+            talk.turn(&id, &format!("Next, after number {round}"))
+        };
+        assert_eq!(told(&events).last().unwrap(), "turn_end done", "{log:#?}");
+        assert!(bench.log(&id).starts_with(&log));
+    }
+    assert!(lengths.len() > 3, "all were killed at the same point: {lengths:?}");
 }
 
 /// Sets how large a file of the daemon may grow: beyond it a write fails as on a full disk.

@@ -298,7 +298,11 @@ fn a_cache_that_falls_short_is_told_counted_and_logged() {
     assert_eq!(status.lost_n, lost);
     assert!(status.last_loss.is_some_and(|loss| loss.contains(id.as_str())));
     assert!(
-        bench.daemon().log().contains(&format!("{lost} tokens of this conversation")),
+        bench
+            .daemon()
+            .log()
+            .lines()
+            .any(|line| line.contains("EVENT=cache_lost") && line.contains(&format!("LOST_N={lost}"))),
         "{}",
         bench.daemon().log()
     );
@@ -558,4 +562,32 @@ fn a_server_that_hides_its_slots_is_not_given_back_an_older_cache() {
     talk.turn(&first, "What now?");
     let row = talk.usage(&first).pop().unwrap();
     assert!(row.cache_n > kept.new_n && row.lost_n > 0, "{row:?}");
+}
+
+/// The files below a folder.
+fn files(dir: &std::path::Path, found: &mut Vec<std::path::PathBuf>) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { files(&path, found) } else { found.push(path) }
+    }
+}
+
+#[test]
+fn no_limit_is_measured_by_a_clock_that_can_be_set() {
+    let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut all = Vec::new();
+    files(&source, &mut all);
+    let mut readers = Vec::new();
+    for path in all.iter().filter(|path| path.extension().is_some_and(|ending| ending == "rs")) {
+        let text = std::fs::read_to_string(path).unwrap();
+        let name = path.strip_prefix(&source).unwrap().display().to_string();
+        let clocks =
+            ["SystemTime", "jiff::Timestamp::now", "jiff::Zoned::now", "UNIX_EPOCH", "CLOCK_REALTIME"];
+        if clocks.iter().any(|clock| text.contains(clock)) || text.contains("use jiff") {
+            readers.push(name);
+        }
+    }
+    readers.sort();
+    // the time of records, and a tool that tells the time
+    assert_eq!(readers, ["proto/ids.rs", "tool/time.rs"]);
 }

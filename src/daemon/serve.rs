@@ -76,7 +76,6 @@ async fn run(config: Config, common: &Common) -> Result<(), Box<dyn std::error::
     let limits = channel_limits(&config.limits);
     let run = SessionId::from_random(random()?).to_string();
     let hub = Hub::new(limits.clone());
-    let grace = Duration::from_secs(config.limits.shutdown_seconds);
     let home = config.daemon.home.display().to_string();
     let daemon = Rc::new(wire(config, catalog, Rc::clone(&hub))?);
 
@@ -90,7 +89,9 @@ async fn run(config: Config, common: &Common) -> Result<(), Box<dyn std::error::
     channel::serve(listener, Rc::clone(&daemon), hub, limits, run, async {
         stop.await;
         notify(&[sd_notify::NotifyState::Stopping]);
-        end_turns(&daemon, grace).await;
+        // it may have been reloaded
+        let seconds = daemon.config.borrow().limits.shutdown_seconds;
+        end_turns(&daemon, Duration::from_secs(seconds)).await;
     })
     .await?;
     watchdog.abort();
