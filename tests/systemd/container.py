@@ -71,12 +71,14 @@ class Container:
     """A copy of the base that has been booted; it goes when closed."""
 
     def __init__(self, folder, binds, fill):
+        Path(folder).mkdir(exist_ok=True)
         self.root = Path(folder) / "root"
         command(["cp", "-a", "--reflink=auto", base(), self.root])
         (self.root / "etc/machine-id").write_text("uninitialized\n")
         (self.root / "etc/hostname").write_text("board\n")
         fill(self.root)
-        self.cgroup = cgroup_root() / f"boxmaker.{os.getpid()}"
+        name = f"boxmaker-{os.getpid()}-{Path(folder).name}"
+        self.cgroup = cgroup_root() / name
         self.cgroup.mkdir()
         # The container's own cgroup, and a /run that is no disk: without a system bus nspawn makes neither itself.
         # The two last options are what IPAddressDeny= and SocketBindDeny= need to be in force.
@@ -86,7 +88,7 @@ class Container:
                 mount -t tmpfs tmpfs /run && mkdir /run/systemd
                 shift; exec systemd-nspawn --quiet --boot --register=no --keep-unit --console=pipe "$@"' sh "$@"
         """
-        words = ["sh", "-euc", script, "sh", self.cgroup, "--directory", self.root, "--machine", f"boxmaker-{os.getpid()}",
+        words = ["sh", "-euc", script, "sh", self.cgroup, "--directory", self.root, "--machine", name.replace("_", "-")[-60:],
                  "--private-network", "--capability=all", "--system-call-filter=bpf",
                  *[f"--bind-ro={source}:{target}" for source, target in binds]]
         self.console = open(Path(folder) / "console.log", "wb")

@@ -110,12 +110,13 @@ let
         else
           evaluate (path ++ [ n ]) o (at n) null;
       extra = filter (n: !(options ? ${n})) (unique (concatMap attrNames flat));
+      given = filter (n: concatMap discharge (at n) != [ ]) extra;
       free = n: nameValuePair n (merge (path ++ [ n ]) { type = freeform; } (at n));
     in
     if extra == [ ] then
       mapAttrs value options
     else if freeform != null then
-      listToAttrs (map free extra) // mapAttrs value options
+      listToAttrs (map free given) // mapAttrs value options
     else
       throw "The option `${dotted (path ++ [ (head extra) ])}' does not exist.";
 
@@ -263,11 +264,15 @@ in
         let
           module = if builtins.isPath m || isString m then import m else m;
           content = if builtins.isFunction module then module arguments else module;
+          # without either of the two, everything but the imports is config
           whole =
-            if content ? options || content ? config || content ? imports then
+            if content ? options || content ? config then
               content
             else
-              { config = content; };
+              {
+                imports = content.imports or [ ];
+                config = removeAttrs content [ "imports" ];
+              };
           unknown = filter (
             n:
             !(elem n [
