@@ -10,7 +10,7 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-const MAGIC: u64 = 0x6a73_6677_7368_72;
+const MAGIC: u64 = 0x006a_7366_7773_6872;
 const FLUSH: u64 = 1;
 const FUA: u64 = 2;
 const DISCARD: u64 = 4;
@@ -76,12 +76,12 @@ pub fn state(base: &[u8], entries: &[Entry], end: usize, mut next: impl FnMut() 
     let style = next() % 4;
     for (index, entry) in entries.iter().enumerate() {
         let Entry::Write(at, data, durable) = entry else { continue };
-        if *durable || index < flushed || style == 0 || (style > 1 && next() % 2 == 0) {
+        if *durable || index < flushed || style == 0 || (style > 1 && next().is_multiple_of(2)) {
             disk[*at..*at + data.len()].copy_from_slice(data);
         } else if style == 3 {
             for (sector, bytes) in data.chunks(SECTOR).enumerate() {
                 let at = at + sector * SECTOR;
-                if next() % 2 == 0 {
+                if next().is_multiple_of(2) {
                     disk[at..at + bytes.len()].copy_from_slice(bytes);
                 }
             }
