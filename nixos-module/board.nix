@@ -38,8 +38,9 @@
     };
   };
 
-  # A journal that survives a power cut, and does not fill the card.
-  services.journald.extraConfig = ''
+  # the journal survives a power cut, and does not fill the card
+  environment.etc."systemd/journald.conf.d/board.conf".text = ''
+    [Journal]
     Storage=persistent
     SystemMaxUse=200M
   '';

@@ -1,4 +1,4 @@
-# The package: loopd and bxctl, with their completions.
+# The package: loopd and bxctl, with their completions and man pages.
 {
   lib,
   stdenv,
@@ -37,7 +37,7 @@ rustPlatform.buildRustPackage {
   checkFlags = [ "--skip=uring" ];
   checkType = "debug";
 
-  # a program of another architecture cannot print its completions here
+  # the programs write them themselves; one of another architecture cannot do so here
   postInstall = lib.optionalString (stdenv.buildPlatform.canExecute stdenv.hostPlatform) ''
     for program in loopd bxctl; do
       for shell in bash zsh fish; do
@@ -45,6 +45,9 @@ rustPlatform.buildRustPackage {
       done
       installShellCompletion --cmd "$program" \
         --bash "$program.bash" --zsh "$program.zsh" --fish "$program.fish"
+      mkdir "$program.man"
+      "$out/bin/$program" man "$program.man"
+      installManPage "$program.man"/*
     done
   '';
 

@@ -64,6 +64,12 @@ pub enum Command {
         /// Which shell
         shell: clap_complete::Shell,
     },
+    /// Write the man pages into a folder
+    #[command(hide = true)]
+    Man {
+        /// The folder
+        folder: PathBuf,
+    },
 }
 
 /// Options of `chat`.

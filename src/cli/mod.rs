@@ -99,6 +99,10 @@ fn start(cli: Cli) -> Result<u8, CliError> {
         out.flush()?;
         return Ok(status::OK);
     }
+    if let Command::Man { folder } = command {
+        clap_mangen::generate_to(Cli::command(), folder)?;
+        return Ok(status::OK);
+    }
     let socket = match cli.socket {
         Some(path) => path,
         None => crate::config::default_socket().map_err(|e| CliError::Failed(e.to_string()))?,
@@ -124,7 +128,7 @@ async fn dispatch(link: &mut Link, command: Command) -> Result<u8, CliError> {
         Command::Sessions(options) => lists::sessions(link, options.json).await?,
         Command::Usage(options) => lists::usage(link, options.session.as_deref(), options.json).await?,
         Command::Status(options) => lists::status(link, options.json).await?,
-        Command::Completions { .. } => {}
+        Command::Completions { .. } | Command::Man { .. } => {}
         Command::Show(options) => show::show(link, options).await?,
         Command::Export(options) => show::export(link, options).await?,
         Command::Attach(options) => care::attach(link, options).await?,

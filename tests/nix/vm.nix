@@ -17,8 +17,6 @@
     users.users.alice.isNormalUser = true;
     users.users.mallory.isNormalUser = true;
 
-    services.journald.extraConfig = "Storage=persistent";
-
     services.boxmaker = {
       enable = true;
       package = boxmaker;

@@ -88,7 +88,6 @@ let
         };
         boot.kernel.sysctl = anything;
         security.sudo = anything;
-        services.journald = anything;
         services.openssh = anything;
         zramSwap = anything;
         users.users = anything;
