@@ -60,7 +60,7 @@ impl Console {
 fn note(_: &Path) -> String {
     format!(
         "[tools.command.note]\nprogram = \"/bin/sh\"\n\
-         args = [\"-c\", \"read -r line; echo \\\"$line\\\" >> {DISK}/notes; sync {DISK}/notes; printf noted\"]\n\
+         args = [\"-c\", \"read -r line || exit 1; echo \\\"$line\\\" >> {DISK}/notes; sync {DISK}/notes; printf noted\"]\n\
          description = \"Notes its arguments.\"\npolicy = \"allow\"\n\
          schema = {{ type = \"object\", properties = {{ text = {{ type = \"string\" }} }} }}\n"
     )
