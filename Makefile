@@ -1,10 +1,12 @@
 # The two commands of the README; the work is done by the scripts in tests/tools.
 
-.PHONY: help demo test bench
+.PHONY: help demo test bench power-cut endurance
 
 help:
 	@echo 'make demo   talk to a small model through boxmaker: fetches a llama-server and the model first'
 	@echo 'make test   run every check and test'
+	@echo 'make power-cut N=1000  cut the power N times in the middle of turns, and check ten times as many disk states'
+	@echo 'make endurance  the long runs: a million histories, kills, bad input and load, for about an hour'
 	@echo 'make bench  measure a durable append against the plain system calls'
 
 demo:
@@ -15,3 +17,14 @@ test:
 
 bench:
 	@cargo bench --quiet --bench append
+
+N = 1000
+power-cut:
+	@BOXMAKER_POWER_CUTS=$(N) cargo test --test power_cut -- --nocapture --test-threads 1
+
+endurance:
+	@cargo bench --quiet --bench histories -- 1000000
+	@BOXMAKER_KILLS=1000 cargo test --test faults -- --nocapture --test-threads 1 kill
+	@BOXMAKER_FUZZ_SECONDS=120 cargo test --test fuzz -- --nocapture --test-threads 1
+	@BOXMAKER_LOAD_SECONDS=600 BOXMAKER_LOAD_SESSIONS=1000 BOXMAKER_LOAD_TURNS=50 \
+		cargo test --test load -- --nocapture --test-threads 1

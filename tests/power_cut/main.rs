@@ -18,7 +18,6 @@ mod uml;
 use std::fs;
 use std::io::Write as _;
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use ledger::{Told, lost, opens};
@@ -189,8 +188,7 @@ fn goes_on(home: &Path) {
     fs::create_dir(bench.home()).unwrap();
     use std::os::unix::fs::PermissionsExt as _;
     fs::set_permissions(bench.home(), fs::Permissions::from_mode(0o700)).unwrap();
-    let bound = Command::new("mount").arg("--bind").arg(home).arg(bench.home()).status().unwrap();
-    assert!(bound.success());
+    let bound = Mounted::bind(home, bench.home()).unwrap();
     bench.start_daemon();
     let mut talk = bench.talk();
     let ids = bench.sessions();
@@ -205,7 +203,7 @@ fn goes_on(home: &Path) {
     }
     drop(talk);
     bench.kill_daemon();
-    assert!(Command::new("umount").arg(bench.home()).status().unwrap().success());
+    drop(bound);
 }
 
 #[test]
@@ -213,7 +211,7 @@ fn what_was_told_is_in_every_legal_state_of_the_disk() {
     if let Some(reason) = uml::missing() {
         return support::skip(&reason);
     }
-    let (begin, states) = (Instant::now(), number("BOXMAKER_POWER_CUTS", 12) * 10);
+    let (begin, states) = (Instant::now(), number("BOXMAKER_POWER_CUTS", 8) * 10);
     let mut rng = Rng::new(seed());
     let recording = record("rw", 24);
     let flushes = recording.entries.iter().filter(|e| matches!(e, record::Entry::Flush)).count();

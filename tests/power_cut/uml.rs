@@ -161,7 +161,16 @@ impl Mounted {
     /// Mounts; ext4 replays its journal.
     pub fn new(image: &Path, at: &Path) -> Result<Self, String> {
         fs::create_dir_all(at).map_err(|e| e.to_string())?;
-        let output = Command::new("mount").args(["-o", "loop"]).arg(image).arg(at).output();
+        Self::mount(&["-o", "loop"], image, at)
+    }
+
+    /// Shows a folder at another place, too.
+    pub fn bind(from: &Path, at: &Path) -> Result<Self, String> {
+        Self::mount(&["--bind"], from, at)
+    }
+
+    fn mount(options: &[&str], from: &Path, at: &Path) -> Result<Self, String> {
+        let output = Command::new("mount").args(options).arg(from).arg(at).output();
         let output = output.map_err(|e| e.to_string())?;
         if output.status.success() {
             Ok(Self(at.to_owned()))

@@ -199,6 +199,8 @@ impl Bench {
     pub fn sessions(&self) -> Vec<SessionId> {
         let Ok(entries) = fs::read_dir(self.home.join("sessions")) else { return Vec::new() };
         let names = entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("UTF-8"));
+        // what was moved away, or is half done, has a name with a point in front
+        let names = names.filter(|name| !name.starts_with('.'));
         names.map(|name| name.parse().expect("a session's id")).collect()
     }
 

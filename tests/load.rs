@@ -1,0 +1,165 @@
+//! Many clients and many sessions on one daemon: its memory stays flat, the turns are fair, nothing is lost.
+//!
+//! Short here. `BOXMAKER_LOAD_SECONDS=600` keeps the clients on for ten minutes, `BOXMAKER_LOAD_SESSIONS=1000`
+//! and `BOXMAKER_LOAD_TURNS=50` make many and long sessions.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![allow(missing_docs, reason = "tests")]
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use boxmaker::proto::{EventKind, LogRecord, Request, SessionId};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use support::bench::Bench;
+use support::daemon::{bxctl, socket_in};
+use support::talk::{Talk, told};
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
+}
+
+/// Clients that send, of the 64.
+const SENDERS: usize = 40;
+/// Clients that follow somebody's session and are stopped.
+const STOPPED: usize = 12;
+/// Clients that follow and read slowly, a byte at a time.
+const SLOW: usize = 12;
+
+/// A client that follows a session for ever.
+struct Follower(Child);
+
+impl Follower {
+    fn new(socket: &Path, session: &SessionId, stdout: Stdio) -> Self {
+        let mut command: Command = bxctl(socket, &["attach", session.as_str(), "--json"]);
+        command.stdout(stdout).stderr(Stdio::null());
+        Self(command.spawn().expect("start bxctl"))
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// One sender's work: how many turns of its it saw to the end.
+fn send(socket: PathBuf, session: SessionId, until: Instant, sent: &Mutex<Vec<u64>>, sender: usize) {
+    let mut talk = Talk::connect(&socket);
+    talk.attach(&session, None);
+    while Instant::now() < until {
+        let n = sent.lock().unwrap()[sender];
+        let text = format!("Message {n} of {session}. {}", "z".repeat(200));
+        let events = talk.turn(&session, &text);
+        assert_eq!(told(&events).last().unwrap(), "turn_end done");
+        sent.lock().unwrap()[sender] += 1;
+    }
+}
+
+#[test]
+fn sixty_four_clients_slow_and_stopped_ones_among_them() {
+    let seconds = number("BOXMAKER_LOAD_SECONDS", 15);
+    let mut bench = Bench::start("clients = 80");
+    // the server's single cache goes from session to session
+    (bench.loses_cache, bench.gone) = (true, true);
+    let socket = socket_in(bench.dir());
+    let mut talk = bench.talk();
+    let ids: Vec<SessionId> = (0..SENDERS)
+        .map(|_| match talk.ask(Request::Create { id: None, name: None }).unwrap() {
+            boxmaker::proto::Reply::Session { info, .. } => info.id,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let stopped: Vec<Follower> =
+        (0..STOPPED).map(|n| Follower::new(&socket, &ids[n], Stdio::null())).collect();
+    // a pipe that nobody empties: the client is held up where it writes
+    let slow: Vec<Follower> = (0..SLOW).map(|n| Follower::new(&socket, &ids[n], Stdio::piped())).collect();
+    std::thread::sleep(Duration::from_millis(500));
+    for follower in &stopped {
+        kill(Pid::from_raw(i32::try_from(follower.0.id()).unwrap()), Signal::SIGSTOP).unwrap();
+    }
+    let (begin, sent) = (Instant::now(), Mutex::new(vec![0; SENDERS]));
+    let until = begin + Duration::from_secs(seconds);
+    let mut memory = Vec::new();
+    std::thread::scope(|scope| {
+        for (sender, id) in ids.iter().enumerate() {
+            let (socket, id, sent) = (socket.clone(), id.clone(), &sent);
+            scope.spawn(move || send(socket, id, until, sent, sender));
+        }
+        while Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(500));
+            memory.push(bench.daemon().rss_kb());
+        }
+    });
+    let sent = sent.into_inner().unwrap();
+    for follower in &stopped {
+        kill(Pid::from_raw(i32::try_from(follower.0.id()).unwrap()), Signal::SIGCONT).unwrap();
+    }
+    drop((stopped, slow));
+    let total: u64 = sent.iter().sum();
+    let (least, most) = (sent.iter().min().unwrap(), sent.iter().max().unwrap());
+    let early = memory[memory.len() / 4];
+    let last = *memory.last().unwrap();
+    println!(
+        "64 clients, {seconds} s: {total} turns, {least} to {most} a session; memory {early} kB after a quarter, \
+         {last} kB at the end"
+    );
+    assert!(total > 2 * SENDERS as u64, "{sent:?}");
+    assert!(most - least <= 2 + most / 10, "the turns are not fair: {sent:?}");
+    // what a turn leaves in an open session's memory is some kilobytes; nothing else may grow
+    let grown = last.saturating_sub(early);
+    assert!(grown < 20_000 + total * 4, "memory grew by {grown} kB over {total} turns");
+    drop(talk);
+    bench.kill_daemon();
+    for (id, sent) in ids.iter().zip(&sent) {
+        let records = bench.records(id);
+        let texts = records.iter().filter_map(|record| match record {
+            LogRecord::UserMessage(message) => Some(message.text.split('.').next().unwrap().to_owned()),
+            _ => None,
+        });
+        let expected: Vec<String> = (0..*sent).map(|n| format!("Message {n} of {id}")).collect();
+        assert_eq!(texts.collect::<Vec<_>>(), expected, "a message is lost, or there twice");
+    }
+}
+
+#[test]
+fn many_sessions_in_bounded_memory() {
+    let (sessions, turns) = (number("BOXMAKER_LOAD_SESSIONS", 100), number("BOXMAKER_LOAD_TURNS", 10));
+    let mut bench = Bench::start("");
+    (bench.loses_cache, bench.gone) = (true, true);
+    let mut talk = bench.talk();
+    let (begin, mut memory) = (Instant::now(), Vec::new());
+    let mut ids = Vec::new();
+    for n in 0..sessions {
+        let id = talk.create();
+        for turn in 0..turns {
+            talk.send(&id, &format!("Turn {turn} of session {n}"));
+            talk.until(&id, "the turn's end", |kind| matches!(kind, EventKind::TurnEnd { .. }));
+        }
+        talk.ask(Request::Detach { session: id.clone() }).unwrap();
+        ids.push(id);
+        if n % (sessions / 10).max(1) == 0 {
+            memory.push(bench.daemon().rss_kb());
+        }
+    }
+    let (early, last) = (memory[memory.len() / 2], *memory.last().unwrap());
+    println!(
+        "{sessions} sessions of {turns} turns in {:.0} s: memory {memory:?} kB",
+        begin.elapsed().as_secs_f64()
+    );
+    assert!(last < early + 10_000 + early / 4, "memory grows with the sessions: {memory:?} kB");
+    // each is there, and goes on
+    let listed = talk.ask(Request::List {}).unwrap();
+    let boxmaker::proto::Reply::Sessions { sessions: listed, .. } = listed else { panic!("{listed:?}") };
+    assert_eq!(listed.len(), ids.len());
+    assert!(listed.iter().all(|info| info.turns == turns), "a turn is lost");
+    talk.attach(&ids[0], None);
+    assert_eq!(told(&talk.turn(&ids[0], "You first")).last().unwrap(), "turn_end done");
+    drop(talk);
+    bench.kill_daemon();
+}
