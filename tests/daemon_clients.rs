@@ -15,20 +15,13 @@ use boxmaker::proto::{
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
-use support::bench::Bench;
+use support::bench::{Bench, begun};
 use support::daemon::{Watched, bxctl, socket_in};
 use support::scripted_server::Script;
 use support::talk::{Talk, text, told};
 use support::wait_until;
 
 const PATIENCE: Duration = Duration::from_secs(10);
-
-fn begun(limits: &str) -> (Bench, Talk, SessionId) {
-    let bench = Bench::start(limits);
-    let mut talk = bench.talk();
-    let id = talk.create();
-    (bench, talk, id)
-}
 
 fn ended(bench: &Bench, talk: &mut Talk, id: &SessionId) {
     wait_until(PATIENCE, "the turn ends", || talk.info(id).state == SessionState::Ok);

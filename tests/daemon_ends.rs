@@ -1,4 +1,4 @@
-//! The daemon's own end, in every phase of a turn, and the disk's.
+//! The daemon is told to end, in every phase of a turn.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -6,23 +6,17 @@ mod support;
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-use boxmaker::proto::{ErrorCode, EventKind, Incoming, Reply, Request, SessionId, SessionState, ToolOutcome};
+use boxmaker::proto::{ErrorCode, EventKind, Incoming, Reply, Request, SessionId, SessionState};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use support::bench::{Bench, STAND_IN};
+use support::bench::{Bench, HELLO, STAND_IN, next};
 use support::scripted_server::{Health, Script};
-use support::talk::{Talk, told, why};
-use support::{skip, wait_until};
+use support::talk::{Talk, told};
+use support::wait_until;
 
-const HELLO: &str = "Hello<|im_end|>\n<|im_start|>assistant\n";
 const PATIENCE: Duration = Duration::from_secs(10);
-
-fn next(before: &str, said: &str, message: &str) -> String {
-    format!("{before}{said}<|im_end|>\n<|im_start|>user\n{message}<|im_end|>\n<|im_start|>assistant\n")
-}
 
 /// A tool that notes that it began, and then takes its time.
 fn slow(dir: &Path) -> String {
@@ -184,144 +178,6 @@ fn a_daemon_that_ends_takes_no_new_turns() {
 }
 
 #[test]
-fn killed_while_a_tool_runs_it_is_never_run_again() {
-    let (mut bench, mut talk, id) = begun("");
-    bench.server.push(Script::say(SLOW));
-    talk.send(&id, "Hello");
-    wait_until(PATIENCE, "the tool runs", || runs(&bench) == 1);
-    bench.kill_daemon();
-    assert_eq!(bench.log(&id)[4..], ["tool_start 1 slow"], "started in the log before it was started");
-
-    bench.start_daemon();
-    let mut talk = bench.talk();
-    let info = talk.info(&id);
-    assert_eq!(info.state, SessionState::Interrupted);
-    assert!(info.reason.is_some());
-    // looking changes nothing
-    assert_eq!(bench.log(&id).len(), 5);
-    talk.attach(&id, None);
-    talk.turn(&id, "What happened?");
-    assert_eq!(
-        bench.log(&id)[4..],
-        [
-            "tool_start 1 slow",
-            "tool_result 1 slow interrupted",
-            "turn_end 1 failed",
-            "user 2: What happened?",
-            "assistant 2 stop: ok",
-            "usage 2",
-            "turn_end 2 done"
-        ]
-    );
-    let (outcome, content) = bench.results(&id).remove(0);
-    assert_eq!(outcome, ToolOutcome::Interrupted);
-    assert!(content.contains("outcome is unknown") && content.contains("not run again"), "{content}");
-    let asked = format!(
-        "{HELLO}{SLOW}<|im_end|>\n<|im_start|>user\n<tool_response>\n{content}\n</tool_response><|im_end|>\n\
-         <|im_start|>assistant\n"
-    );
-    assert_eq!(bench.prompts(&id).last(), Some(&next(&asked, STAND_IN, "What happened?")));
-    assert_eq!(runs(&bench), 1);
-}
-
-#[test]
-fn killed_while_a_tool_runs_retry_tells_the_model_that_nothing_is_known() {
-    let (mut bench, mut talk, id) = begun("");
-    let said = format!("{SLOW}\n{SLOW}");
-    bench.server.push(Script::say(&said));
-    talk.send(&id, "Hello");
-    wait_until(PATIENCE, "the tool runs", || runs(&bench) == 1);
-    bench.kill_daemon();
-    bench.start_daemon();
-    let mut talk = bench.talk();
-    talk.attach(&id, None);
-    let events = talk.retry(&id);
-    assert_eq!(told(&events), ["turn_start retry", "prefill", "text ok", "usage stop", "turn_end done"]);
-    assert_eq!(
-        bench.log(&id)[4..],
-        [
-            "tool_start 1 slow",
-            "tool_result 1 slow interrupted",
-            "tool_result 2 slow error",
-            "turn_end 1 failed",
-            "assistant 1 stop: ok",
-            "usage 1",
-            "turn_end 1 done"
-        ]
-    );
-    let results = bench.results(&id);
-    assert!(results[1].1.starts_with("Not run"), "{results:?}");
-    assert_eq!(runs(&bench), 1);
-}
-
-#[test]
-fn killed_between_a_result_and_the_next_completion() {
-    let (mut bench, mut talk, id) = begun("");
-    let find = "<tool_call>\n{\"name\": \"find_tool\", \"arguments\": {\"query\": \"slow\"}}\n</tool_call>";
-    bench.server.push(Script::say(find));
-    bench.server.push(Script::new().gate("never"));
-    talk.send(&id, "Hello");
-    wait_until(PATIENCE, "the second request", || bench.server.completions().len() == 2);
-    bench.kill_daemon();
-    let before = bench.log(&id);
-    assert_eq!(before[4..], ["tool_start 1 find_tool", "tool_result 1 find_tool ok"]);
-    bench.start_daemon();
-    let mut talk = bench.talk();
-    assert_eq!(talk.info(&id).state, SessionState::Interrupted);
-    talk.attach(&id, None);
-    talk.retry(&id);
-    let bodies = bench.server.completions();
-    assert_eq!(bodies[1], bodies[2], "the very same request");
-    assert_eq!(
-        bench.log(&id)[6..],
-        ["turn_end 1 failed", "assistant 1 stop: ok", "usage 1", "turn_end 1 done"]
-    );
-}
-
-#[test]
-fn killed_in_prefill_and_in_mid_stream_the_next_message_closes_the_turn() {
-    for script in [Script::new().progress().gate("never"), Script::new().progress().text("abc").gate("never")]
-    {
-        let (mut bench, mut talk, id) = begun("");
-        bench.server.push(script);
-        talk.send(&id, "Hello");
-        talk.until(&id, "prefill", prefill);
-        bench.kill_daemon();
-        assert_eq!(bench.log(&id), ["session_start", "user 1: Hello"]);
-        bench.start_daemon();
-        let mut talk = bench.talk();
-        assert_eq!(talk.info(&id).state, SessionState::Interrupted);
-        assert_eq!(bench.server.completions().len(), 1, "nothing goes on by itself");
-        talk.attach(&id, None);
-        talk.turn(&id, "Again");
-        assert_eq!(bench.log(&id)[2..4], ["turn_end 1 failed", "user 2: Again"]);
-        assert_eq!(bench.prompts(&id)[1], next(HELLO, STAND_IN, "Again"));
-        assert_eq!(talk.info(&id).state, SessionState::Ok);
-    }
-}
-
-#[test]
-fn killed_again_and_again_the_turn_is_closed_once() {
-    let (mut bench, mut talk, id) = begun("");
-    for _ in 0..3 {
-        bench.server.push(Script::new().progress().gate("never"));
-    }
-    talk.send(&id, "Hello");
-    talk.until(&id, "prefill", prefill);
-    for _ in 0..2 {
-        bench.kill_daemon();
-        bench.start_daemon();
-        let mut talk = bench.talk();
-        talk.attach(&id, None);
-        talk.begin(Request::Retry { session: id.clone() });
-        talk.until(&id, "prefill", prefill);
-    }
-    assert_eq!(bench.log(&id), ["session_start", "user 1: Hello", "turn_end 1 failed"]);
-    let bodies = bench.server.completions();
-    assert!(bodies.len() == 3 && bodies.iter().all(|body| *body == bodies[0]), "{bodies:?}");
-}
-
-#[test]
 fn a_tool_that_does_not_end_does_not_hold_up_the_daemon_for_longer_than_is_set_now() {
     let stubborn = |dir: &Path| {
         format!(
@@ -388,159 +244,4 @@ fn a_message_that_is_being_counted_can_be_cancelled_and_is_not_saved() {
         assert_eq!((answered, error.code), (waiting, code), "{error}");
         assert_eq!(bench.log(&id), ["session_start"]);
     }
-}
-
-#[test]
-fn killed_at_any_moment_the_log_is_a_beginning_of_the_whole_one() {
-    let mut bench = Bench::start("");
-    bench.loses_cache = true;
-    let find = "<tool_call>\n{\"name\": \"find_tool\", \"arguments\": {\"query\": \"x\"}}\n</tool_call>";
-    let whole = [
-        "session_start",
-        "user 1",
-        "assistant 1 tool_calls",
-        "usage 1",
-        "tool_start 1",
-        "tool_result 1",
-        "assistant 1 stop",
-        "usage 1",
-        "turn_end 1 done",
-    ];
-    let mut lengths = std::collections::BTreeSet::new();
-    for round in 0..18 {
-        let mut talk = bench.talk();
-        let id = talk.create();
-        bench.server.clear();
-        bench.server.push(Script::say(find));
-        let text = format!("Hello, for the time number {round}");
-        talk.begin(Request::Send { session: id.clone(), text });
-        let begin = Instant::now();
-        // once the log has so many lines: between two appends, or in the middle of one
-        while log_bytes(&bench, &id).iter().filter(|byte| **byte == b'\n').count() < 1 + round / 2 {
-            assert!(begin.elapsed() < PATIENCE, "{:#?}", bench.log(&id));
-        }
-        bench.kill_daemon();
-        let log = bench.log(&id);
-        assert!(log.iter().zip(whole).all(|(record, begin)| record.starts_with(begin)), "{log:#?}");
-        assert_ne!(log.last().unwrap(), "assistant 1 stop: ok", "an append is whole or not there");
-        lengths.insert(log.len());
-        bench.start_daemon();
-        bench.server.clear();
-        let mut talk = bench.talk();
-        talk.attach(&id, None);
-        let open = log.len() > 1 && log.len() < whole.len();
-        assert_eq!(talk.info(&id).state, if open { SessionState::Interrupted } else { SessionState::Ok });
-        let events = if open && round % 2 == 0 {
-            talk.retry(&id)
-        } else {
-            talk.turn(&id, &format!("Next, after number {round}"))
-        };
-        assert_eq!(told(&events).last().unwrap(), "turn_end done", "{log:#?}");
-        assert!(bench.log(&id).starts_with(&log));
-    }
-    assert!(lengths.len() > 3, "all were killed at the same point: {lengths:?}");
-}
-
-/// Sets how large a file of the daemon may grow: beyond it a write fails as on a full disk.
-fn limit_files(bench: &Bench, bytes: Option<u64>) {
-    let pid = bench.daemon().pid().to_string();
-    let size = bytes.map_or("unlimited".to_owned(), |bytes| bytes.to_string());
-    // the soft limit alone, so that it can be raised again
-    let status = Command::new("prlimit").arg(format!("--pid={pid}")).arg(format!("--fsize={size}:")).status();
-    assert!(status.expect("run prlimit").success());
-}
-
-fn log_bytes(bench: &Bench, id: &SessionId) -> Vec<u8> {
-    fs::read(bench.home().join("sessions").join(id.as_str()).join("0.jsonl")).unwrap()
-}
-
-/// What a full disk must come to, in whatever way it is made full.
-fn survives_a_full_disk(bench: &Bench, mut fill: impl FnMut(&Bench), mut free: impl FnMut(&Bench)) {
-    let mut talk = bench.talk();
-    let id = talk.create();
-    talk.turn(&id, "Hello");
-    let before = log_bytes(bench, &id);
-
-    // a message: refused, not saved, and the model is not asked
-    fill(bench);
-    let text = "More ".repeat(4000);
-    let error = talk.ask(Request::Send { session: id.clone(), text }).unwrap_err();
-    assert_eq!(error.code, ErrorCode::Disk, "{error}");
-    assert!(error.message.contains("0.jsonl"), "the file is not named: {error}");
-    assert_eq!(log_bytes(bench, &id), before, "what was there before is there, and nothing else");
-    assert_eq!(bench.server.completions().len(), 1);
-    assert_eq!(talk.usage(&id).len(), 1, "it can be read");
-    assert_eq!(talk.info(&id).state, SessionState::Ok);
-    free(bench);
-    assert_eq!(told(&talk.turn(&id, "More")).last().unwrap(), "turn_end done");
-
-    // an answer: told as failed, not recorded, and closed when there is room again
-    // one token with much text
-    bench.server.push(Script::new().progress().token(&"y".repeat(20_000), 3 + 0x79).gate("full").eog());
-    talk.send(&id, "Much");
-    talk.until_text(&id, &"y".repeat(20_000));
-    fill(bench);
-    bench.server.open("full");
-    let events = talk.until_end(&id);
-    assert_eq!(told(&events)[0], "error disk");
-    assert!(told(&events)[1].starts_with("turn_end failed"), "{:?}", told(&events));
-    assert!(why(&events).contains("0.jsonl"), "{}", why(&events));
-    assert!(!bench.log(&id).iter().any(|record| record.starts_with("assistant 3")));
-    free(bench);
-    let events = talk.turn(&id, "And now?");
-    assert_eq!(told(&events).last().unwrap(), "turn_end done");
-    let log = bench.log(&id);
-    assert_eq!(log[log.len() - 6..log.len() - 3], ["user 3: Much", "turn_end 3 failed", "user 4: And now?"]);
-    assert!(log_bytes(bench, &id).starts_with(&before));
-}
-
-#[test]
-fn a_disk_that_takes_no_more_is_survived_without_a_restart() {
-    let bench = Bench::start("");
-    let log = |bench: &Bench| {
-        let id = &bench.sessions()[0];
-        u64::try_from(log_bytes(bench, id).len()).unwrap()
-    };
-    survives_a_full_disk(
-        &bench,
-        |bench| limit_files(bench, Some(log(bench) + 100)),
-        |bench| limit_files(bench, None),
-    );
-}
-
-/// A file system that is unmounted with the value.
-struct Tiny<'a>(&'a Path);
-
-impl Drop for Tiny<'_> {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(self.0).status();
-    }
-}
-
-#[test]
-fn a_full_file_system_is_survived_without_a_restart() {
-    let mut bench = Bench::prepare("", |_| String::new());
-    let home = bench.home().to_owned();
-    fs::create_dir(&home).unwrap();
-    let mounted =
-        Command::new("mount").args(["-t", "tmpfs", "-o", "size=512k,mode=0700", "none"]).arg(&home).output();
-    match mounted {
-        Ok(output) if output.status.success() => {}
-        other => return skip(&format!("no file system can be mounted here: {other:?}")),
-    }
-    let _tiny = Tiny(&home);
-    bench.start_daemon();
-    let ballast = home.join("ballast");
-    survives_a_full_disk(
-        &bench,
-        |_| {
-            let full = fs::write(&ballast, vec![0; 1 << 20]).unwrap_err();
-            assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
-        },
-        |_| fs::remove_file(&ballast).unwrap(),
-    );
-    // its home goes with the file system
-    bench.check();
-    bench.kill_daemon();
-    bench.gone = true;
 }

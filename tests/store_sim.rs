@@ -6,9 +6,9 @@ mod store_support;
 
 use std::future::Future;
 
-use boxmaker::proto::*;
 use boxmaker::store::*;
 use store_support::model::{history, nth_operation};
+use store_support::remedies;
 use store_support::sim::{Bugs, Fault, Rng, Sim};
 use store_support::*;
 
@@ -116,91 +116,32 @@ fn log_of(id: &str) -> std::path::PathBuf {
     home().join("sessions").join(id).join("0.jsonl")
 }
 
-/// A closed session of two turns; its records.
-async fn two_turns(sim: &Sim, name: &str) -> Vec<LogRecord> {
-    let mut session = catalog(sim).create(Some(id(name)), baseline(), 0, None).await.unwrap();
-    for append in turn(1, "one").into_iter().chain(turn(2, &"two".repeat(500))) {
-        session.append_all(append).await.unwrap();
+/// Each operation of a remedy fails once, in each way; it must have more than `least`.
+fn each_operation<F: Future<Output = Result<bool, String>>>(
+    remedy: impl Fn(u64, Fault, u64) -> F,
+    least: u64,
+) {
+    for fault in FAULTS {
+        let mut n = 1;
+        loop {
+            match simulated(remedy(n, fault, n)) {
+                Ok(true) => n += 1,
+                Ok(false) => break,
+                Err(why) => panic!("operation {n}, {fault:?}: {why}"),
+            }
+        }
+        assert!(n > least, "the work has {n} operations only");
     }
-    session.records().to_vec()
 }
 
 #[test]
 fn a_repair_that_is_cut_off_loses_nothing() {
-    for fault in FAULTS {
-        let mut n = 1;
-        let mut reached = true;
-        while reached {
-            reached = simulated(async {
-                let sim = Sim::new(n);
-                let records = two_turns(&sim, "a").await;
-                let whole = sim.read(&log_of("a")).unwrap();
-                let torn: Vec<u8> =
-                    whole.iter().copied().chain(b"{\"prev\":\"half".iter().copied()).collect();
-                sim.put(&log_of("a"), torn.clone());
-                let before = sim.ops();
-                sim.fail(n, fault);
-                let first = catalog(&sim).repair(&id("a")).await;
-                let reached = sim.ops() - before >= n;
-                let after = sim.power_cut(n);
-                let now = after.read(&log_of("a")).unwrap();
-                assert!(now == torn || now == whole, "{fault:?} at {n}: neither torn nor whole");
-                if let Ok(Remedy::Cut(cut)) = &first {
-                    assert_eq!(now, whole, "{fault:?} at {n}: told that it is cut");
-                    assert_eq!(after.read(&cut.saved).unwrap(), &torn[whole.len()..]);
-                }
-                if now == torn {
-                    assert!(matches!(catalog(&after).repair(&id("a")).await, Ok(Remedy::Cut(_))));
-                }
-                let (session, _) = catalog(&after).open(&id("a")).await.unwrap();
-                assert_eq!(session.records(), records);
-                reached
-            });
-            n += 1;
-        }
-        assert!(n > 15, "{n}");
-    }
+    each_operation(remedies::repair, 15);
 }
 
 #[test]
 fn a_recovery_that_is_cut_off_leaves_the_old_session_and_no_half_of_a_new_one() {
-    for fault in FAULTS {
-        let mut n = 1;
-        let mut reached = true;
-        while reached {
-            reached = simulated(async {
-                let sim = Sim::new(n);
-                let records = two_turns(&sim, "a").await;
-                let mut bytes = sim.read(&log_of("a")).unwrap();
-                let last_record = bytes.len() - 60;
-                bytes[last_record] ^= 1;
-                // more behind it, so that it is damage in the middle
-                let last_line = bytes[..bytes.len() - 1].iter().rposition(|b| *b == b'\n').unwrap() + 1;
-                let again = sim.read(&log_of("a")).unwrap()[last_line..].to_vec();
-                bytes.extend(again);
-                sim.put(&log_of("a"), bytes.clone());
-                let before = sim.ops();
-                sim.fail(n, fault);
-                let done = catalog(&sim).recover(&id("a"), Some(id("b"))).await;
-                let reached = sim.ops() - before >= n;
-                let after = sim.power_cut(n);
-                assert_eq!(after.read(&log_of("a")).unwrap(), bytes);
-                catalog(&after).sweep().await.unwrap();
-                match catalog(&after).open(&id("b")).await {
-                    Ok((new, _)) => assert_eq!(new.records()[1..], records[1..8], "{fault:?} at {n}"),
-                    Err(SessionError::NotFound(_)) => {
-                        assert!(done.is_err(), "{fault:?} at {n}: told that it is done")
-                    }
-                    Err(e) => panic!("{fault:?} at {n}: {e}"),
-                }
-                let entries = Storage::list(&after, &home().join("sessions")).await.unwrap();
-                assert!(entries.iter().all(|e| !e.name.starts_with('.')), "{entries:?}");
-                reached
-            });
-            n += 1;
-        }
-        assert!(n > 15, "{n}");
-    }
+    each_operation(remedies::recovery, 15);
 }
 
 #[test]

@@ -7,21 +7,10 @@ mod support;
 use std::time::{Duration, Instant};
 
 use boxmaker::proto::{ErrorCode, Reply, Request, SessionId};
-use support::bench::{Bench, COMPLETION_TOKENS, STAND_IN};
+use support::bench::{Bench, COMPLETION_TOKENS, HELLO, STAND_IN, begun};
 use support::scripted_server::{Health, Script};
 use support::talk::{Talk, told, why};
 use support::wait_until;
-
-/// A bench, a client and a session without a turn.
-fn begun(limits: &str) -> (Bench, Talk, SessionId) {
-    let bench = Bench::start(limits);
-    let mut talk = bench.talk();
-    let id = talk.create();
-    (bench, talk, id)
-}
-
-/// The first user's message and the question to the assistant, as they follow the head.
-const HELLO: &str = "Hello<|im_end|>\n<|im_start|>assistant\n";
 
 /// After "Hello" failed in whatever way: retry asks the very same, and brings the answer.
 fn retry_brings_the_answer(bench: &Bench, talk: &mut Talk, id: &SessionId) {

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use boxmaker::proto::{SessionId, ToolOutcome};
-use support::bench::Bench;
+use support::bench::{Bench, HELLO};
 use support::scripted_server::Script;
 use support::talk::{Talk, told, why};
 
@@ -53,8 +53,6 @@ fn answered(before: &str, said: &str, results: &[&str]) -> String {
          <|im_start|>assistant\n"
     )
 }
-
-const HELLO: &str = "Hello<|im_end|>\n<|im_start|>assistant\n";
 
 #[test]
 fn a_tool_is_started_in_the_log_and_its_result_is_appended_to_the_prompt() {

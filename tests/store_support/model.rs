@@ -7,7 +7,7 @@ use boxmaker::proto::*;
 use boxmaker::store::*;
 
 use super::sim::{Fault, Rng, Sim};
-use super::{assistant, baseline, id, named, turn_end, usage, user};
+use super::{assistant, baseline, calling, id, named, tool_result, tool_start, turn_end, usage, user};
 
 /// What is known of a session from what its callers were told.
 #[derive(Debug, Clone, Default)]
@@ -110,10 +110,10 @@ impl Model {
             (false, _) => self.create(sim, &id).await,
             (true, false) => self.reopen(sim, &id).await,
             (true, true) => match rng.below(12) {
-                0 => {
-                    self.open.remove(&id);
-                    Ok(())
-                }
+                0 => match self.open.remove(&id) {
+                    Some(session) if rng.chance(2) => session.close().await.or(Ok(())),
+                    _ => Ok(()),
+                },
                 1 => {
                     self.open.remove(&id);
                     self.delete(sim, &id).await
@@ -174,12 +174,30 @@ impl Model {
         let session = self.open.get_mut(id).unwrap();
         let longest = [10, 600, 3000][rng.below(3)];
         let text = "x".repeat(rng.below(longest));
-        let batch = match session.sequence().open_turn() {
+        let unanswered = session.sequence().unanswered().first().map(|(call, ..)| call.0);
+        let mut batch = match (session.sequence().open_turn(), unanswered) {
+            (_, Some(call)) => {
+                let turn = session.sequence().open_turn().map_or(0, |turn| turn.0);
+                vec![tool_start(turn, call), tool_result(turn, call, ToolOutcome::Ok)]
+            }
             _ if rng.chance(8) => vec![named(&text)],
-            None => vec![user(session.next_turn().0, &text)],
-            Some(TurnId(turn)) => vec![assistant(turn, &text), usage(turn, 1), turn_end(turn)],
+            (None, _) => vec![user(session.next_turn().0, &text)],
+            (Some(TurnId(turn)), _) if rng.chance(4) => {
+                vec![calling(turn, &[session.next_call().0]), usage(turn, 1)]
+            }
+            (Some(TurnId(turn)), _) => vec![assistant(turn, &text), usage(turn, 1), turn_end(turn)],
         };
-        match session.append_all(batch.clone()).await {
+        let result = match (batch.len(), batch.pop()) {
+            (1, Some(record)) => {
+                batch.push(record.clone());
+                session.append(record).await
+            }
+            (_, last) => {
+                batch.extend(last);
+                session.append_all(batch.clone()).await
+            }
+        };
+        match result {
             Ok(()) => known.acked.extend(batch),
             Err(e) if (e.unknown() || sim.crashed()) && known.maybe.is_empty() => {
                 if !matches!(e, SessionError::Poisoned(_)) {

@@ -387,3 +387,19 @@ fn check_extends(before: &[u32], now: &[u32]) {
         );
     }
 }
+
+/// A bench, a client and a session without a turn.
+pub fn begun(limits: &str) -> (Bench, Talk, SessionId) {
+    let bench = Bench::start(limits);
+    let mut talk = bench.talk();
+    let id = talk.create();
+    (bench, talk, id)
+}
+
+/// The first message "Hello", and the question to the assistant, as they follow the head.
+pub const HELLO: &str = "Hello<|im_end|>\n<|im_start|>assistant\n";
+
+/// The prompt after what was said, with one more message.
+pub fn next(before: &str, said: &str, message: &str) -> String {
+    format!("{before}{said}<|im_end|>\n<|im_start|>user\n{message}<|im_end|>\n<|im_start|>assistant\n")
+}

@@ -81,6 +81,11 @@ impl Storage for Uring {
             // the umask can only have taken bits away
             set_mode(path, 0o600).await?;
         }
+        // a device may have no end, and whoever reads it to its end never comes back
+        if !fs::File::from(fd.try_clone()?).metadata()?.is_file() {
+            let why = "this is no regular file, but a device, a pipe or the like";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
         Ok(UringFile::new(Arc::new(fd)))
     }
 

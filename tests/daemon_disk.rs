@@ -1,0 +1,119 @@
+//! The disk is full, and free again.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use boxmaker::proto::{ErrorCode, Request, SessionId, SessionState};
+use support::bench::Bench;
+use support::scripted_server::Script;
+use support::skip;
+use support::talk::{told, why};
+
+fn log_bytes(bench: &Bench, id: &SessionId) -> Vec<u8> {
+    fs::read(bench.home().join("sessions").join(id.as_str()).join("0.jsonl")).unwrap()
+}
+
+/// Sets how large a file of the daemon may grow: beyond it a write fails as on a full disk.
+fn limit_files(bench: &Bench, bytes: Option<u64>) {
+    let pid = bench.daemon().pid().to_string();
+    let size = bytes.map_or("unlimited".to_owned(), |bytes| bytes.to_string());
+    // the soft limit alone, so that it can be raised again
+    let status = Command::new("prlimit").arg(format!("--pid={pid}")).arg(format!("--fsize={size}:")).status();
+    assert!(status.expect("run prlimit").success());
+}
+
+/// What a full disk must come to, in whatever way it is made full.
+fn survives_a_full_disk(bench: &Bench, mut fill: impl FnMut(&Bench), mut free: impl FnMut(&Bench)) {
+    let mut talk = bench.talk();
+    let id = talk.create();
+    talk.turn(&id, "Hello");
+    let before = log_bytes(bench, &id);
+
+    // a message: refused, not saved, and the model is not asked
+    fill(bench);
+    let text = "More ".repeat(4000);
+    let error = talk.ask(Request::Send { session: id.clone(), text }).unwrap_err();
+    assert_eq!(error.code, ErrorCode::Disk, "{error}");
+    assert!(error.message.contains("0.jsonl"), "the file is not named: {error}");
+    assert_eq!(log_bytes(bench, &id), before, "what was there before is there, and nothing else");
+    assert_eq!(bench.server.completions().len(), 1);
+    assert_eq!(talk.usage(&id).len(), 1, "it can be read");
+    assert_eq!(talk.info(&id).state, SessionState::Ok);
+    free(bench);
+    assert_eq!(told(&talk.turn(&id, "More")).last().unwrap(), "turn_end done");
+
+    // an answer: told as failed, not recorded, and closed when there is room again
+    // one token with much text
+    bench.server.push(Script::new().progress().token(&"y".repeat(20_000), 3 + 0x79).gate("full").eog());
+    talk.send(&id, "Much");
+    talk.until_text(&id, &"y".repeat(20_000));
+    fill(bench);
+    bench.server.open("full");
+    let events = talk.until_end(&id);
+    assert_eq!(told(&events)[0], "error disk");
+    assert!(told(&events)[1].starts_with("turn_end failed"), "{:?}", told(&events));
+    assert!(why(&events).contains("0.jsonl"), "{}", why(&events));
+    assert!(!bench.log(&id).iter().any(|record| record.starts_with("assistant 3")));
+    free(bench);
+    let events = talk.turn(&id, "And now?");
+    assert_eq!(told(&events).last().unwrap(), "turn_end done");
+    let log = bench.log(&id);
+    assert_eq!(log[log.len() - 6..log.len() - 3], ["user 3: Much", "turn_end 3 failed", "user 4: And now?"]);
+    assert!(log_bytes(bench, &id).starts_with(&before));
+}
+
+#[test]
+fn a_disk_that_takes_no_more_is_survived_without_a_restart() {
+    let bench = Bench::start("");
+    let log = |bench: &Bench| {
+        let id = &bench.sessions()[0];
+        u64::try_from(log_bytes(bench, id).len()).unwrap()
+    };
+    survives_a_full_disk(
+        &bench,
+        |bench| limit_files(bench, Some(log(bench) + 100)),
+        |bench| limit_files(bench, None),
+    );
+}
+
+/// A file system that is unmounted with the value.
+struct Tiny<'a>(&'a Path);
+
+impl Drop for Tiny<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0).status();
+    }
+}
+
+#[test]
+fn a_full_file_system_is_survived_without_a_restart() {
+    let mut bench = Bench::prepare("", |_| String::new());
+    let home = bench.home().to_owned();
+    fs::create_dir(&home).unwrap();
+    let mounted =
+        Command::new("mount").args(["-t", "tmpfs", "-o", "size=512k,mode=0700", "none"]).arg(&home).output();
+    match mounted {
+        Ok(output) if output.status.success() => {}
+        other => return skip(&format!("no file system can be mounted here: {other:?}")),
+    }
+    let _tiny = Tiny(&home);
+    bench.start_daemon();
+    let ballast = home.join("ballast");
+    survives_a_full_disk(
+        &bench,
+        |_| {
+            let full = fs::write(&ballast, vec![0; 1 << 20]).unwrap_err();
+            assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
+        },
+        |_| fs::remove_file(&ballast).unwrap(),
+    );
+    // its home goes with the file system
+    bench.check();
+    bench.kill_daemon();
+    bench.gone = true;
+}

@@ -1,0 +1,259 @@
+//! Disks that fail, vanish behind their file system, or stand still.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use boxmaker::proto::{ErrorCode, EventKind, Incoming, Reply, Request, SessionId, SessionState};
+
+use crate::support::bench::Bench;
+use crate::support::daemon::Daemon;
+use crate::support::scripted_server::Script;
+use crate::support::talk::{told, why};
+use crate::support::{skip, wait_until};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Runs a command that has to go well; the reason when it does not.
+fn run(program: &str, arguments: &[&str]) -> Result<(), String> {
+    match Command::new(program).args(arguments).output() {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(format!("{program}: {}", String::from_utf8_lossy(&output.stderr).trim())),
+        Err(e) => Err(format!("{program}: {e}")),
+    }
+}
+
+/// What is mounted, and goes with the value.
+struct Mounts(Vec<PathBuf>);
+
+impl Mounts {
+    fn add(&mut self, arguments: &[&str], at: &Path) -> Result<(), String> {
+        run("mount", &[arguments, &[at.to_str().unwrap()]].concat())?;
+        self.0.push(at.to_owned());
+        Ok(())
+    }
+}
+
+impl Drop for Mounts {
+    fn drop(&mut self) {
+        for at in self.0.drain(..).rev() {
+            let _ = Command::new("fsfreeze").arg("-u").arg(&at).stderr(Stdio::null()).status();
+            let _ = Command::new("umount").arg("-l").arg(&at).status();
+        }
+    }
+}
+
+/// An ext4 as the daemon's home, in a sparse file on a tmpfs of 24 MB: what fills the tmpfs makes the disk fail.
+struct OnExt4 {
+    bench: Bench,
+    mounts: Mounts,
+    below: PathBuf,
+}
+
+fn on_ext4() -> Result<OnExt4, String> {
+    let mut bench = Bench::prepare("", |_| String::new());
+    // the home goes before the bench does
+    bench.gone = true;
+    let (below, home) = (bench.dir().join("below"), bench.home().to_owned());
+    fs::create_dir(&below).unwrap();
+    fs::create_dir(&home).unwrap();
+    let mut mounts = Mounts(Vec::new());
+    mounts.add(&["-t", "tmpfs", "-o", "size=24m", "none"], &below)?;
+    let image = below.join("image");
+    fs::File::create(&image).and_then(|file| file.set_len(64 << 20)).unwrap();
+    let image = image.to_str().unwrap();
+    run("mkfs.ext4", &["-q", "-F", "-E", "lazy_itable_init=0,nodiscard", image])?;
+    mounts.add(&["-o", "loop", image], &home)?;
+    fs::set_permissions(&home, fs::Permissions::from_mode(0o700)).unwrap();
+    bench.start_daemon();
+    Ok(OnExt4 { bench, mounts, below })
+}
+
+fn log_of(home: &Path, id: &SessionId) -> Vec<u8> {
+    fs::read(home.join("sessions").join(id.as_str()).join("0.jsonl")).unwrap()
+}
+
+#[test]
+fn a_disk_that_fails_below_its_file_system() {
+    let OnExt4 { mut bench, mut mounts, below } = match on_ext4() {
+        Ok(ready) => ready,
+        Err(reason) => return skip(&format!("no ext4 can be mounted here: {reason}")),
+    };
+    let mut talk = bench.talk();
+    let (id, other) = (talk.create(), talk.create());
+    talk.turn(&id, "Hello");
+    talk.turn(&other, "Hello there");
+    run("sync", &["-f", bench.home().to_str().unwrap()]).unwrap();
+    let before = log_of(bench.home(), &id);
+
+    // nothing more can be written below: EIO at the sync, and then a file system that is read-only
+    assert!(fs::write(below.join("filler"), vec![0; 32 << 20]).is_err());
+    let mut refused = None;
+    for n in 0..60 {
+        // one token with much text
+        bench.server.push(Script::new().progress().token(&"y".repeat(300_000), 3 + 0x79).eog());
+        match talk.ask(Request::Send { session: id.clone(), text: format!("More {n}") }) {
+            Err(error) => {
+                refused = Some(error);
+                break;
+            }
+            Ok(_) => {
+                let events = talk.until_end(&id);
+                let end = told(&events).pop().unwrap();
+                if !end.ends_with("done") {
+                    println!("told after {n} turns: {end}: {}", why(&events));
+                    assert!(why(&events).contains("0.jsonl"), "{}", why(&events));
+                }
+            }
+        }
+    }
+    let error = refused.expect("the disk failed, and nobody was told");
+    println!("told: {error}");
+    assert!(error.message.contains("0.jsonl"), "the file is not named: {error}");
+    assert!(matches!(error.code, ErrorCode::Disk | ErrorCode::Poisoned), "{error}");
+
+    // it is not tried again, what can be read is read, and the daemon is alive
+    for session in [&id, &other] {
+        let again = talk.ask(Request::Send { session: session.clone(), text: "Again".to_owned() });
+        let again = again.expect_err("a disk that fails took a message");
+        println!("told again: {again}");
+        assert!(matches!(again.code, ErrorCode::Disk | ErrorCode::Poisoned), "{again}");
+    }
+    let listed = talk.ask(Request::List {}).expect("sessions are listed");
+    assert!(matches!(listed, Reply::Sessions { ref sessions } if sessions.len() == 2), "{listed:?}");
+    assert!(log_of(bench.home(), &id).starts_with(&before));
+
+    // the disk is mended: whatever was told is there, and both sessions go on
+    drop(talk);
+    bench.kill_daemon();
+    drop(mounts.0.pop());
+    run("umount", &[bench.home().to_str().unwrap()]).unwrap();
+    fs::remove_file(below.join("filler")).unwrap();
+    let image = below.join("image");
+    let _ = run("e2fsck", &["-fy", image.to_str().unwrap()]);
+    mounts.add(&["-o", "loop", image.to_str().unwrap()], bench.home()).unwrap();
+    assert!(log_of(bench.home(), &id).starts_with(&before), "what was told is gone");
+    bench.start_daemon();
+    let mut talk = bench.talk();
+    for session in [&id, &other] {
+        if talk.info(session).state == SessionState::Damaged {
+            let config = bench.dir().join("loopd.toml");
+            let mut repair = Command::new(env!("CARGO_BIN_EXE_loopd"));
+            repair.arg("--config").arg(config).args(["repair", session.as_str(), "--yes"]);
+            assert!(repair.status().unwrap().success());
+        }
+        talk.attach(session, None);
+        assert_eq!(told(&talk.turn(session, "We go on")).last().unwrap(), "turn_end done");
+    }
+    bench.kill_daemon();
+}
+
+#[test]
+fn a_file_system_that_stands_still() {
+    let OnExt4 { mut bench, mounts, .. } = match on_ext4() {
+        Ok(ready) => ready,
+        Err(reason) => return skip(&format!("no ext4 can be mounted here: {reason}")),
+    };
+    let home = bench.home().to_owned();
+    let mut talk = bench.talk();
+    let id = talk.create();
+    talk.turn(&id, "Hello");
+    let before = log_of(&home, &id);
+    if let Err(reason) = run("fsfreeze", &["-f", home.to_str().unwrap()]) {
+        return skip(&format!("no file system can be frozen here: {reason}"));
+    }
+    let waiting = talk.begin(Request::Send { session: id.clone(), text: "Into the ice".to_owned() });
+
+    // others are answered meanwhile, and told of it
+    let mut other = bench.talk();
+    let begin = Instant::now();
+    let age = loop {
+        match other.ask(Request::Status {}).expect("status") {
+            Reply::Status { status } => {
+                if let Some(age) = Some(status.oldest_sync_ms).filter(|age| *age > 500) {
+                    break age;
+                }
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(begin.elapsed() < PATIENCE, "status does not tell of the disk");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    println!("a sync waits for {age} ms");
+    assert!(matches!(other.ask(Request::List {}), Ok(Reply::Sessions { .. })));
+    assert_eq!(log_of(&home, &id), before, "nothing is told that is not on the disk");
+    assert_eq!(bench.server.completions().len(), 1, "the model is not asked before the message is durable");
+
+    run("fsfreeze", &["-u", home.to_str().unwrap()]).unwrap();
+    let mut answered = false;
+    while !answered {
+        match talk.incoming("the answer, or the turn's end") {
+            Some(Incoming::Answer(of, answer)) if of == Some(waiting) => {
+                answer.expect("the message is taken");
+                answered = true;
+            }
+            Some(_) => {}
+            None => panic!("the daemon closed the connection"),
+        }
+    }
+    let ended = |kind: &EventKind| matches!(kind, EventKind::TurnEnd { .. });
+    talk.until(&id, "the turn's end", ended);
+    assert_eq!(told(&talk.turn(&id, "Warm again")).last().unwrap(), "turn_end done");
+    let log = bench.log(&id);
+    assert_eq!(log[5..9], ["user 2: Into the ice", "assistant 2 stop: ok", "usage 2", "turn_end 2 done"]);
+    drop((talk, other));
+    bench.kill_daemon();
+    drop(mounts);
+}
+
+#[test]
+fn a_log_that_is_a_device_without_an_end() {
+    let mut bench = Bench::start("");
+    let mut talk = bench.talk();
+    let (id, other) = (talk.create(), talk.create());
+    talk.turn(&id, "Hello");
+    talk.turn(&other, "Hello there");
+    bench.kill_daemon();
+    let log = bench.home().join("sessions").join(id.as_str()).join("0.jsonl");
+    let mut mounts = Mounts(Vec::new());
+    if let Err(reason) = mounts.add(&["--bind", "/dev/full"], &log) {
+        return skip(&format!("nothing can be mounted here: {reason}"));
+    }
+    bench.start_daemon();
+    let mut talk = bench.talk();
+    let error = talk.ask(Request::Send { session: id.clone(), text: "More".to_owned() }).unwrap_err();
+    println!("told: {error}");
+    assert!(error.message.contains("0.jsonl"), "{error}");
+    assert!(matches!(talk.ask(Request::List {}), Ok(Reply::Sessions { .. })));
+    assert!(bench.daemon().rss_kb() < 200_000, "{} kB", bench.daemon().rss_kb());
+    talk.attach(&other, None);
+    assert_eq!(told(&talk.turn(&other, "You are not touched")).last().unwrap(), "turn_end done");
+    drop(mounts);
+    // without a restart
+    talk.attach(&id, None);
+    assert_eq!(told(&talk.turn(&id, "And you are back")).last().unwrap(), "turn_end done");
+}
+
+#[test]
+fn a_journal_that_takes_nothing() {
+    let mut bench = Bench::prepare("", |_| String::new());
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut child = Daemon::command(Path::new(env!("CARGO_BIN_EXE_loopd")), bench.dir())
+        .stdout(full.try_clone().unwrap())
+        .stderr(full)
+        .spawn()
+        .unwrap();
+    let socket = crate::support::daemon::socket_in(bench.dir());
+    wait_until(PATIENCE, "loopd takes connections", || {
+        std::os::unix::net::UnixStream::connect(&socket).is_ok()
+    });
+    let mut talk = bench.talk();
+    let id = talk.create();
+    bench.server.push(Script::say("Nobody hears me complain."));
+    assert_eq!(told(&talk.turn(&id, "Hello")).last().unwrap(), "turn_end done");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    bench.daemon = None;
+}
