@@ -84,6 +84,8 @@ pub fn daemon() {
     let mut bench = Bench::prepare("", |_| note(Path::new(DISK)));
     // its home is gone before it goes, and earlier boots' prompts are not known to its server
     bench.gone = true;
+    // the sessions grow from boot to boot
+    bench.server.set(|behaviour| behaviour.n_ctx = 1 << 24);
     let on_disk = Path::new(DISK).join("home");
     for dir in [&on_disk, &bench.home().to_owned()] {
         fs::create_dir_all(dir).expect("make the home");

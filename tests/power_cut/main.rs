@@ -97,7 +97,14 @@ fn what_was_told_survives_power_cuts_and_the_conversation_goes_on() {
     }
     let (begin, times) = (Instant::now(), number("BOXMAKER_POWER_CUTS", 3));
     // the last boot has to end a turn
-    let cuts = cut("guest_with_the_daemon", times, &mut Rng::new(seed()), "READY");
+    let (mut cuts, mut rng) = (Cuts::default(), Rng::new(seed()));
+    // a new disk before the sessions have filled it
+    for first in (0..times).step_by(25) {
+        let more = cut("guest_with_the_daemon", 25.min(times - first), &mut rng, "READY");
+        cuts.told.extend(more.told);
+        cuts.lost.extend(more.lost);
+        cuts.refused += more.refused;
+    }
     println!(
         "{times} power cuts, {} things told, {} sessions refused and repaired, {} lost, {:.1} s",
         cuts.told.len(),
