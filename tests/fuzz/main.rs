@@ -122,6 +122,7 @@ fn a_saved_slot_of_any_bytes() {
         let file = sim.open(path, Access::New).await.unwrap();
         file.append(0, vec![0]).await.synced.unwrap();
         drive("slot", more, async |bytes: Vec<u8>| {
+            let sim = sim.killed();
             sim.put(path, bytes.clone());
             if let Ok(ids) = SlotFiles::on(sim.clone(), "/slots".into()).read_ids("s.bin").await {
                 assert!(ids.len() * 4 <= bytes.len(), "{} ids from {} bytes", ids.len(), bytes.len());

@@ -21,9 +21,12 @@ fn setting(name: &str) -> Option<String> {
 }
 
 /// The console, where what is told is written down.
-struct Console {
+pub struct Console {
+    disk: PathBuf,
     next: u64,
     recording: bool,
+    /// What was told since it began.
+    pub told: Vec<Told>,
 }
 
 impl Console {
@@ -37,14 +40,20 @@ impl Console {
         lost.iter().for_each(|what| println!("LOST {what}"));
         println!("CHECKED {} told, {} lost", told.len(), lost.len());
         Self {
+            disk: DISK.into(),
             next: told.last().map_or(0, |told| told.number + 1),
             recording: setting("BX_RECORD").is_some(),
+            told: Vec::new(),
         }
     }
 
-    fn tell(&mut self, session: &SessionId, kind: &str, turn: u64, nth: usize) {
-        let home = Path::new(DISK).join("home");
-        let told = Told::of(self.next, &home, session, kind, turn, nth);
+    /// For a disk of this machine, on which nothing was told yet.
+    pub fn here(disk: &Path) -> Self {
+        Self { disk: disk.to_owned(), next: 0, recording: false, told: Vec::new() }
+    }
+
+    pub fn tell(&mut self, session: &SessionId, kind: &str, turn: u64, nth: usize) {
+        let told = Told::of(self.next, &self.disk.join("home"), session, kind, turn, nth);
         println!("{told}");
         if self.recording {
             // after it was told: everything told before is on the disk where this mark stands
@@ -52,15 +61,18 @@ impl Console {
             let status = Command::new("dmsetup").args(["message", "lw", "0", &mark]).status();
             assert!(status.expect("run dmsetup").success());
         }
+        self.told.push(told);
         self.next += 1;
     }
 }
 
 /// A tool that writes down what it was called with, durably.
-fn note(_: &Path) -> String {
+pub fn note(disk: &Path) -> String {
+    let notes = disk.join("notes");
+    let notes = notes.display();
     format!(
         "[tools.command.note]\nprogram = \"/bin/sh\"\n\
-         args = [\"-c\", \"read -r line || exit 1; echo \\\"$line\\\" >> {DISK}/notes; sync {DISK}/notes; printf noted\"]\n\
+         args = [\"-c\", \"read -r line || exit 1; echo \\\"$line\\\" >> {notes}; sync {notes}; printf noted\"]\n\
          description = \"Notes its arguments.\"\npolicy = \"allow\"\n\
          schema = {{ type = \"object\", properties = {{ text = {{ type = \"string\" }} }} }}\n"
     )
@@ -69,9 +81,11 @@ fn note(_: &Path) -> String {
 /// Turns without end, or as many as `BX_TURNS` says.
 pub fn daemon() {
     let mut console = Console::begin();
-    let mut bench = Bench::prepare("", note);
+    let mut bench = Bench::prepare("", |_| note(Path::new(DISK)));
     // its home is gone before it goes, and earlier boots' prompts are not known to its server
     bench.gone = true;
+    // the sessions grow from boot to boot
+    bench.server.set(|behaviour| behaviour.n_ctx = 1 << 24);
     let on_disk = Path::new(DISK).join("home");
     for dir in [&on_disk, &bench.home().to_owned()] {
         fs::create_dir_all(dir).expect("make the home");
@@ -111,7 +125,8 @@ pub fn daemon() {
     assert!(unbound.expect("run umount").success());
 }
 
-fn one_turn(
+/// A turn, with a call of the tool in each third, and what is told of it.
+pub fn one_turn(
     bench: &Bench,
     talk: &mut crate::support::talk::Talk,
     console: &mut Console,

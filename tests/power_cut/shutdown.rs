@@ -1,0 +1,107 @@
+//! The file system itself is cut off, on the kernel of this machine: the ioctl with which file systems test
+//! their own recovery. It needs no guest, and shows file systems that the guest does not have.
+
+use std::fs;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use boxmaker::proto::Request;
+use nix::libc;
+
+use crate::guest::{Console, note, one_turn};
+use crate::ledger::{Told, lost, opens};
+use crate::store_support::sim::Rng;
+use crate::support::bench::Bench;
+use crate::support::skip;
+use crate::uml::Mounted;
+
+/// `EXT4_IOC_SHUTDOWN`, `XFS_IOC_GOINGDOWN` and `F2FS_IOC_SHUTDOWN` are one and the same.
+const SHUTDOWN: libc::c_ulong = 0x8004_587d;
+/// Whatever is not on the disk stays away from it, the journal included.
+static NO_FLUSH: u32 = 2;
+
+/// How a file system is made; the disk's size in MB.
+const KINDS: [(&str, &[&str], u64); 3] = [
+    ("mkfs.ext4", &["-q", "-F", "-O", "has_journal,^fast_commit"], 64),
+    ("mkfs.xfs", &["-q", "-f"], 320),
+    ("mkfs.f2fs", &["-q", "-f"], 128),
+];
+
+fn shut_down(mounted: &Path) {
+    let dir = fs::File::open(mounted).unwrap();
+    // SAFETY: the ioctl reads one word
+    let result = unsafe { libc::ioctl(dir.as_raw_fd(), SHUTDOWN, &raw const NO_FLUSH) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// Turns, a cut in the middle of one, and what is left of it.
+fn round(image: &Path, at: &Path, turns: u64, rng: &mut Rng) -> (Vec<Told>, Vec<String>) {
+    let mut console = Console::here(at);
+    let disk = Mounted::new(image, at).unwrap();
+    fs::create_dir(at.join("home")).unwrap();
+    let mut bench = Bench::prepare("", |_| note(at));
+    bench.gone = true;
+    fs::create_dir(bench.home()).unwrap();
+    for dir in [&at.join("home"), bench.home()] {
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o700)).unwrap();
+    }
+    let bound = Mounted::bind(&at.join("home"), bench.home()).unwrap();
+    bench.start_daemon();
+    let mut talk = bench.talk();
+    let id = talk.create();
+    console.tell(&id, "session_start", 0, 1);
+    for n in 0..turns {
+        one_turn(&bench, &mut talk, &mut console, &id, n);
+    }
+    talk.begin(Request::Send { session: id.clone(), text: "In the middle of this".to_owned() });
+    std::thread::sleep(Duration::from_micros(rng.next() % 30_000));
+    shut_down(at);
+    drop(talk);
+    bench.kill_daemon();
+    drop((bound, disk));
+    let _disk = Mounted::new(image, at).unwrap();
+    let mut wrong = lost(at, &console.told);
+    let runtime = boxmaker::store::Uring::runtime().expect("io_uring");
+    wrong.extend(runtime.block_on(opens(&at.join("home"), &console.told)).0);
+    if wrong.is_empty() {
+        crate::goes_on(&at.join("home"));
+    }
+    (console.told, wrong)
+}
+
+#[test]
+fn what_was_told_survives_a_file_system_that_is_shut_down() {
+    if let Some(reason) = crate::uml::missing() {
+        return skip(&reason);
+    }
+    let (begin, mut rng) = (Instant::now(), Rng::new(crate::seed()));
+    let times = crate::number("BOXMAKER_POWER_CUTS", 2).div_ceil(5).max(2);
+    let kinds = fs::read_to_string("/proc/filesystems").unwrap();
+    for (program, options, size) in KINDS {
+        let kind = program.trim_start_matches("mkfs.");
+        let known = kinds.lines().any(|line| line.split_whitespace().last() == Some(kind));
+        if !known || Command::new(program).arg("-V").output().is_err() {
+            assert_ne!(kind, "ext4", "it is what is promised");
+            println!("{kind}: not on this machine");
+            continue;
+        }
+        let (mut told, mut wrong) = (0, Vec::new());
+        for n in 0..times {
+            let dir =
+                tempfile::Builder::new().prefix("down-").tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+            let image = dir.path().join("image");
+            fs::File::create(&image).and_then(|file| file.set_len(size << 20)).unwrap();
+            let made = Command::new(program).args(options).arg(&image).output().unwrap();
+            assert!(made.status.success(), "{made:?}");
+            let (more, what) = round(&image, &dir.path().join("disk"), 1 + rng.next() % 6, &mut rng);
+            told += more.len();
+            wrong.extend(what.into_iter().map(|what| format!("round {n}: {what}")));
+        }
+        println!("{kind}: {times} cuts, {told} things told, {} wrong", wrong.len());
+        assert!(wrong.is_empty() && told > 0, "{kind}: {wrong:#?}");
+    }
+    println!("{:.1} s", begin.elapsed().as_secs_f64());
+}
