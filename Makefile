@@ -1,6 +1,6 @@
 # The two commands of the README; the work is done by the scripts in tests/tools.
 
-.PHONY: help demo test bench power-cut endurance
+.PHONY: help demo test test-arm64 bench power-cut endurance
 
 help:
 	@echo 'make demo   talk to a small model through boxmaker: fetches a llama-server and the model first'
@@ -28,3 +28,7 @@ endurance:
 	@BOXMAKER_FUZZ_SECONDS=120 cargo test --test fuzz -- --nocapture --test-threads 1
 	@BOXMAKER_LOAD_SECONDS=600 BOXMAKER_LOAD_SESSIONS=1000 BOXMAKER_LOAD_TURNS=50 \
 		cargo test --test load -- --nocapture --test-threads 1
+
+# opt-in: it needs root, and some minutes and 1.5 GB the first time
+test-arm64:
+	@tests/systemd/arm64

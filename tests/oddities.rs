@@ -144,3 +144,17 @@ fn an_empty_message_is_refused() {
     assert_refused(&ran, &["UTF-8"]);
     assert_eq!(rig.log_bytes(&id), log);
 }
+
+#[test]
+fn a_long_message_that_was_interrupted_leaves_room_for_the_next() {
+    let Some(mut rig) = Rig::start("completion_tokens = 200") else { return };
+    let (id, _) = rig.first_turn("Hello!");
+    // more bytes than the context has tokens left, but far fewer tokens
+    let long = "please remember this sentence well ".repeat(50);
+    assert!(long.len() > usize::try_from(CONTEXT).unwrap() - 512 - 300);
+    let mut watched = rig.watch(&["send", "--session", &id, "--json", &long]);
+    watched.until("turn_start", 1);
+    rig.replace_daemon();
+    send(&rig, &id, "Never mind. Hello again!");
+    rig.assert_nothing_evaluated_twice(&id, 3);
+}

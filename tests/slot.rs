@@ -155,3 +155,15 @@ fn the_budget_for_saved_caches_is_kept() {
     rig.turn(&a, "What is my name?");
     assert!(lost(&rig, &a)[1] > 0);
 }
+
+#[test]
+fn a_daemon_that_was_killed_leaves_word_whose_tokens_the_slot_holds() {
+    let Some(mut rig) = Rig::start(LATE) else { return };
+    let (a, _) = rig.first_turn("My name is Ada. Say hello.");
+    let (b, _) = rig.first_turn("My name is Bob. Say hello.");
+    rig.replace_daemon();
+    rig.turn(&a, "What is two plus two?");
+    rig.turn(&b, "And three plus three?");
+    rig.assert_nothing_evaluated_twice(&a, 2);
+    rig.assert_nothing_evaluated_twice(&b, 2);
+}

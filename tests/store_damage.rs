@@ -317,3 +317,23 @@ fn recover_copies_what_is_good() {
         assert!(matches!(again, Err(SessionError::Exists(_))));
     });
 }
+
+#[test]
+fn damage_over_several_appends_is_no_torn_end() {
+    simulated(async {
+        let sim = Sim::new(1);
+        let (log, _) = session(&sim, "a").await;
+        let starts = lines(&log);
+        // an editor's line ends, from each line on: only the last append alone can be a torn one
+        for first in 0..starts.len() - 1 {
+            let mut damaged = log[..starts[first]].to_vec();
+            for line in log[starts[first]..].split_inclusive(|b| *b == b'\n') {
+                damaged.extend_from_slice(&line[..line.len() - 1]);
+                damaged.extend_from_slice(b"\r\n");
+            }
+            let (line, why) = opened(&sim, damaged).await.expect_err("damage was not found");
+            assert_eq!(line, first as u64 + 1);
+            assert_eq!(why.contains("torn end"), first >= 6, "line {line}: {why}");
+        }
+    });
+}

@@ -49,6 +49,9 @@ impl fmt::Display for AgentError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::EmptyMessage => f.write_str("the message is empty; nothing was sent"),
+            Self::Busy(session, TurnId(0)) => {
+                write!(f, "session {session} is busy with a message that is just being saved; try again in a moment")
+            }
             Self::Busy(session, turn) => write!(
                 f,
                 "session {session} is busy with turn {turn}; wait for its end, or cancel it (bxctl cancel {session})"

@@ -89,10 +89,10 @@ impl Turn {
             return Ok(Some(End::limit(reached(&self.limits, Limit::TurnRequests))));
         }
         let server = &self.agent.server;
-        let first = self.requests == 0;
         let ready = async {
             server.wait_ready(|why| self.publish(EventKind::Waiting { why: why.to_owned() })).await?;
-            if first { server.identity().await } else { Ok(self.served.clone()) }
+            // a tool may have run for long: who answers is known each time
+            server.identity().await
         };
         let waited = Instant::now();
         let served = tokio::select! {

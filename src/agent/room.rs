@@ -4,7 +4,7 @@ use crate::model::{ModelError, Server, Special};
 use crate::proto::{BaselineContent, LogRecord, TokenId};
 
 use super::error::AgentError;
-use super::replay::{OwnedPiece, Piece, replay};
+use super::replay::{OwnedPiece, Prompt, replay};
 
 fn count(n: usize) -> u64 {
     u64::try_from(n).unwrap_or(u64::MAX)
@@ -23,42 +23,61 @@ pub(super) async fn tokenize(server: &Server, pieces: &[OwnedPiece]) -> Result<V
     Ok(ids)
 }
 
-/// How many tokens a next message's prompt has at most, without the message itself.
-pub(super) fn used(baseline: &BaselineContent, records: &[LogRecord]) -> u64 {
-    let framing = &baseline.framing;
-    let prompt = replay(framing, records);
-    let pending = prompt.new.iter().map(|piece| match piece {
-        Piece::Ids(ids) => ids.len(),
-        Piece::Text(text) => text.len(),
-    });
-    let frame = [&framing.user_open, &framing.user_close, &framing.stand_in_ids].map(|ids| ids.len());
-    count(pending.chain(frame).chain([prompt.list.len()]).fold(0, usize::saturating_add))
+/// What a next message's prompt has beside the message itself.
+pub(super) struct Taken {
+    /// Tokens that are known: the list, and the framing around the message.
+    known: u64,
+    /// What is pending before it.
+    pending: Vec<OwnedPiece>,
 }
 
-/// Refuses a message that cannot fit after `used` tokens, before anything is saved.
+impl Taken {
+    /// As an epoch's records say.
+    pub(super) fn of(baseline: &BaselineContent, records: &[LogRecord]) -> Self {
+        let framing = &baseline.framing;
+        let Prompt { list, new, .. } = replay(framing, records);
+        let frame = [&framing.user_open, &framing.user_close, &framing.stand_in_ids].map(|ids| ids.len());
+        let known = count(frame.into_iter().fold(list.len(), usize::saturating_add));
+        Self { known, pending: new.into_iter().map(OwnedPiece::from).collect() }
+    }
+
+    /// At most so many tokens, since a token stands for at least one byte.
+    fn most(&self) -> u64 {
+        let most = |piece: &OwnedPiece| match piece {
+            OwnedPiece::Ids(ids) => count(ids.len()),
+            // some tokenisers put a space before a text
+            OwnedPiece::Text(text) => count(text.len()).saturating_add(1),
+        };
+        self.pending.iter().map(most).fold(self.known, u64::saturating_add)
+    }
+}
+
+/// Refuses a message that cannot fit beside what is `taken`, before anything is saved.
 ///
-/// A token stands for at least one byte, so most messages are known to fit without asking the server,
-/// and are taken even while it is away.
+/// Most messages are known to fit by their bytes, without asking the server, and are taken even while it is
+/// away.
 pub(super) async fn check_message(
     server: &Server,
     text: &str,
-    used: u64,
+    taken: &Taken,
     known_n_ctx: u64,
     reserve: u64,
 ) -> Result<(), AgentError> {
-    let left_of = |n_ctx: u64| n_ctx.saturating_sub(reserve).saturating_sub(used);
-    let left = left_of(known_n_ctx);
-    // one more than its bytes: some tokenisers put a space before a text
+    let left = known_n_ctx.saturating_sub(reserve).saturating_sub(taken.most());
     if count(text.len()).saturating_add(1) <= left {
         return Ok(());
     }
-    // the server may have been given a larger context meanwhile
-    let counted =
-        async { Ok((server.identity().await?.n_ctx, server.tokenize(text, Special::Plain).await?)) };
+    let counted = async {
+        // the server may have been given a larger context meanwhile
+        let n_ctx = server.identity().await?.n_ctx;
+        let pending = tokenize(server, &taken.pending).await?.len();
+        Ok((n_ctx, count(pending), count(server.tokenize(text, Special::Plain).await?.len())))
+    };
     match counted.await {
-        Ok((n_ctx, ids)) if count(ids.len()) <= left_of(n_ctx) => Ok(()),
-        Ok((n_ctx, ids)) => {
-            Err(AgentError::DoesNotFit { tokens: count(ids.len()), left: left_of(n_ctx), n_ctx })
+        Ok((n_ctx, pending, tokens)) => {
+            let used = taken.known.saturating_add(pending).saturating_add(reserve);
+            let left = n_ctx.saturating_sub(used);
+            if tokens <= left { Ok(()) } else { Err(AgentError::DoesNotFit { tokens, left, n_ctx }) }
         }
         Err(e) => {
             let e: ModelError = e;

@@ -75,10 +75,10 @@ impl Agent {
         cancel: &Cancel,
         text: &str,
     ) -> Result<(), AgentError> {
-        let (used, n_ctx) = conversation
+        let (taken, n_ctx) = conversation
             .read(|session| {
                 let baseline = session.baseline().content();
-                (room::used(baseline, session.records()), baseline.model.n_ctx)
+                (room::Taken::of(baseline, session.records()), baseline.model.n_ctx)
             })
             .await;
         let (n_ctx, reserve) = (self.n_ctx.get().unwrap_or(n_ctx), self.limits().context_reserve_tokens);
@@ -91,7 +91,7 @@ impl Agent {
                     AgentError::Nothing(conversation.id().clone(), why)
                 }
             }),
-            checked = room::check_message(&self.server, text, used, n_ctx, reserve) => checked,
+            checked = room::check_message(&self.server, text, &taken, n_ctx, reserve) => checked,
         }
     }
 

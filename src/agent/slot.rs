@@ -20,14 +20,17 @@ pub struct Slot {
     held: RefCell<Option<Held>>,
     /// Told when the slot holds more than was saved.
     grown: Notify,
+    /// The session that was deleted last, should a save of it be under way.
+    deleted: RefCell<Option<SessionId>>,
 }
 
 /// What the slot's cache holds, as far as this run of the daemon knows.
 #[derive(Debug, Clone)]
 struct Held {
     session: SessionId,
-    /// The session's list after its newest completion: the cache holds it, or all but its last token.
-    list: Vec<TokenId>,
+    /// The session's list after its newest completion: the cache holds it, or all but its last token. Not
+    /// known of what an earlier run of the daemon left there.
+    list: Option<Vec<TokenId>>,
     model: ModelIdentity,
     /// Whether a kept slot holds as much.
     saved: bool,
@@ -53,7 +56,7 @@ impl Claim {
 impl Slot {
     /// A slot; `files` is the folder that the server saves to, if it is known.
     pub fn new(server: Rc<Server>, files: Option<SlotFiles>) -> Self {
-        Self { server, files, held: RefCell::new(None), grown: Notify::new() }
+        Self { server, files, held: RefCell::new(None), grown: Notify::new(), deleted: RefCell::default() }
     }
 
     /// The folder that the server saves to.
@@ -67,9 +70,15 @@ impl Slot {
     }
 
     /// A completion of `session` has left `list` in the cache.
-    pub fn holds(&self, session: &SessionId, list: Vec<TokenId>, model: &ModelIdentity) {
-        let held = Held { session: session.clone(), list, model: model.clone(), saved: false };
-        self.held.replace(Some(held));
+    pub async fn holds(&self, session: &SessionId, list: Vec<TokenId>, model: &ModelIdentity) {
+        let held = Held { session: session.clone(), list: Some(list), model: model.clone(), saved: false };
+        let before = self.held.replace(Some(held)).map(|held| held.session);
+        if let Some(files) = &self.files
+            && before.as_ref() != Some(session)
+            && let Err(e) = files.remember(self.server.slot(), session).await
+        {
+            log::warn!(SESSION:% = session, EVENT = "slot_unreadable"; "whose the slot is cannot be written down: {e}");
+        }
         self.grown.notify_one();
     }
 
@@ -94,6 +103,7 @@ impl Slot {
         model: &ModelIdentity,
     ) -> Claim {
         let mut claim = Claim { kept: self.find(session).await, why: None };
+        self.recall(session, model).await;
         let holder = self.holder();
         if let Some(other) = holder.as_ref().filter(|holder| *holder != session) {
             claim.why = Some(format!("session {other} used the slot in between"));
@@ -126,6 +136,20 @@ impl Slot {
             claim.kept = None;
         }
         claim
+    }
+
+    /// After a start of the daemon: another session's tokens may still be in the slot.
+    async fn recall(&self, session: &SessionId, model: &ModelIdentity) {
+        let Some(files) = self.files.as_ref().filter(|_| self.held.borrow().is_none()) else {
+            return;
+        };
+        let there = self.server.slot_tokens().await.ok().flatten().unwrap_or(0);
+        if let Some(other) =
+            files.remembered(self.server.slot()).await.filter(|other| there > 0 && other != session)
+        {
+            let held = Held { session: other, list: None, model: model.clone(), saved: false };
+            self.held.replace(Some(held));
+        }
     }
 
     /// Gives the server the session's kept slot back, if that holds more than the `cached` tokens that are
@@ -178,7 +202,13 @@ impl Slot {
             return;
         }
         let session = &held.session;
-        match self.save_to(files, &held).await {
+        self.deleted.replace(None);
+        let saved = self.save_to(files, &held).await;
+        if self.deleted.borrow().as_ref() == Some(session) {
+            self.drop_files(session).await;
+            return;
+        }
+        match saved {
             Ok(kept) => {
                 let (tokens, bytes) = (kept.manifest.tokens, kept.manifest.bytes);
                 log::info!(SESSION:% = session, EVENT = "slot_saved", TOKENS = tokens, BYTES = bytes; "the cache of {session} was saved: {tokens} tokens, {bytes} bytes");
@@ -199,7 +229,7 @@ impl Slot {
         let name = new_name(&held.session);
         let saved = self.server.save_slot(&name).await.map_err(|e| e.to_string())?;
         let whose = (self.server.slot(), &held.model);
-        let kept = files.keep(&held.session, saved.n_written, &held.list, whose).await;
+        let kept = files.keep(&held.session, saved.n_written, held.list.as_deref(), whose).await;
         if kept.is_err() {
             // it may be large, and is of no use
             let _ = files.remove(&name).await;
@@ -223,11 +253,16 @@ impl Slot {
         }
     }
 
-    /// Removes a deleted session's kept slot.
+    /// Removes a deleted session's kept slot, and the one that is being saved.
     pub async fn forget(&self, session: &SessionId) {
+        self.deleted.replace(Some(session.clone()));
         if self.holder().as_ref() == Some(session) {
             self.held.replace(None);
         }
+        self.drop_files(session).await;
+    }
+
+    async fn drop_files(&self, session: &SessionId) {
         if let Some(files) = &self.files
             && let Err(e) = files.forget(session).await
         {

@@ -77,6 +77,8 @@ impl Turn {
             Policy::Deny => return Ok(ToolReply::denied(run.tool(), "the configuration")),
         }
         self.append(vec![self.start_record(call)]).await?;
+        let (session, turn, tool) = (self.conversation.id(), self.turn, run.tool());
+        log::info!(SESSION:% = session, TURN:% = turn, EVENT = "tool_start", TOOL = tool; "turn {turn} of {session} runs the tool {tool}");
         let stop = tool::Cancel::new();
         let dir = self.conversation.read(|session| session.dir().join("tool-output")).await;
         let spill =
@@ -105,6 +107,9 @@ impl Turn {
     async fn result(&self, call: &ToolCall, reply: ToolReply) -> Result<(), AgentError> {
         let ToolReply { outcome, content, truncated_bytes, millis } = reply;
         let ToolCall { call, name, .. } = call.clone();
+        let (session, turn) = (self.conversation.id(), self.turn);
+        let how = format!("{outcome:?}").to_lowercase();
+        log::info!(SESSION:% = session, TURN:% = turn, EVENT = "tool_result", OUTCOME = how.as_str(), MILLIS = millis; "turn {turn} of {session}: {name} ended: {how}, {millis} ms");
         let result = ToolResult {
             time: Timestamp::now(),
             turn: self.turn,

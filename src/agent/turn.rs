@@ -287,7 +287,7 @@ impl Turn {
         drop(session);
         self.generated = self.generated.saturating_add(usage.predicted_n);
         let context_n = count(list.len());
-        self.agent.slot.holds(self.conversation.id(), list, &self.served);
+        self.agent.slot.holds(self.conversation.id(), list, &self.served).await;
         self.account(asked, &usage, finish, count(asked.new.saturating_add(head)), context_n, took);
         for pending in &calls {
             let ToolCall { call, name, arguments } = pending.call.clone();

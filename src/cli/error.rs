@@ -46,9 +46,11 @@ impl CliError {
             Self::Usage(_) => status::USAGE,
             Self::NoDaemon(_) => status::NO_DAEMON,
             Self::Refused(body) => match body.code {
-                ErrorCode::Disk | ErrorCode::Poisoned | ErrorCode::Model | ErrorCode::Internal => {
-                    status::FAILED
-                }
+                ErrorCode::Disk
+                | ErrorCode::Poisoned
+                | ErrorCode::Model
+                | ErrorCode::Waiting
+                | ErrorCode::Internal => status::FAILED,
                 _ => status::REFUSED,
             },
             Self::Failed(_) => status::FAILED,

@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use super::error::CliError;
 use super::pen::Pen;
+use super::text;
 use crate::channel::{Client, ClientError};
 use crate::proto::{
     ErrorBody, ErrorCode, Event, EventKind, Position, Reply, Request, SessionId, SessionInfo,
@@ -20,6 +21,9 @@ use crate::proto::{
 const RECONNECT_TIME: Duration = Duration::from_secs(10);
 /// How often it is tried meanwhile.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
+
+/// After how long what needs the model server is asked again.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// What comes over the line while a session is watched.
 #[derive(Debug)]
@@ -119,12 +123,26 @@ impl Link {
         })
     }
 
-    /// A new session.
+    /// A new session. While the model server is away or loading, it says so and asks again, until it is
+    /// interrupted: nothing is made, and nothing saved, before.
     ///
     /// # Errors
     /// [`Link::ask`]'s.
     pub async fn create(&mut self, name: Option<String>) -> Result<SessionInfo, CliError> {
-        session(self.ask(Request::Create { id: None, name }).await?).map(|(info, _)| info)
+        let mut told = String::new();
+        loop {
+            match self.ask(Request::Create { id: None, name: name.clone() }).await {
+                Err(CliError::Refused(body)) if body.code == ErrorCode::Waiting => {
+                    if told != body.message {
+                        let why = text::line(&body.message);
+                        eprintln!("waiting to begin a session; nothing is saved yet, Ctrl-C leaves: {why}");
+                        told = body.message;
+                    }
+                    sleep(ASK_AGAIN).await;
+                }
+                reply => return session(reply?).map(|(info, _)| info),
+            }
+        }
     }
 
     /// Opens a session; gives its state, and where its baseline differs from today's configuration.

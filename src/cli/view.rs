@@ -99,10 +99,12 @@ impl View {
         if pen.notes_on_terminal() {
             return pen.progress(state);
         }
-        if self.last_state == state {
+        // in a log, how long it has waited by now is no news
+        let what = state.split("; waiting for it").next().unwrap_or(state);
+        if self.last_state == what {
             return Ok(());
         }
-        state.clone_into(&mut self.last_state);
+        what.clone_into(&mut self.last_state);
         pen.note(&text::line(state))
     }
 

@@ -23,8 +23,17 @@ pub(super) fn check(common: &Common, offline: bool) -> ExitCode {
     print!("{}", config.to_toml());
     let mut findings: Vec<Finding> =
         config.warnings().into_iter().map(|what| finding(Level::Warn, what, "")).collect();
+    findings
+        .extend(super::tools::warnings(&config.tools).into_iter().map(|what| finding(Level::Warn, what, "")));
     if offline {
         return report(&findings);
+    }
+    for (name, tool) in &config.tools.command {
+        if nix::unistd::access(&tool.program, nix::unistd::AccessFlags::X_OK).is_err() {
+            let what =
+                format!("[tools.command.{name}]: {} is not there, or is no program", tool.program.display());
+            findings.push(finding(Level::Bad, what, "correct `program`"));
+        }
     }
     findings.extend(home(&config.daemon.home));
     match store::Uring::runtime() {
@@ -67,8 +76,8 @@ async fn server(config: &Config) -> Vec<Finding> {
     let server = Server::new(config.model.url.clone(), key, config.daemon.slot, silence);
     let mut findings = server.check().await;
     if config.model.slot_dir.is_none() {
-        let what = "[model] slot_dir is not set: where the model writes a character of several tokens, its ids cannot be \
-                    read back, and the tokens from there on are evaluated again in the next turn";
+        let what = "[model] slot_dir is not set: the cache is lost when the model server is restarted or another \
+                    session takes the slot, and where the model writes a character of several tokens";
         findings.push(finding(
             Level::Warn,
             what,

@@ -24,6 +24,18 @@ use super::service::{About, Daemon};
 use super::sessions::Sessions;
 use super::{EXIT_CONFIG, fail, journal};
 
+/// What only another configuration mends: a restart does not.
+#[derive(Debug)]
+struct Unusable(String);
+
+impl std::fmt::Display for Unusable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unusable {}
+
 struct ToHub(Rc<Hub>);
 
 impl Events for ToHub {
@@ -77,7 +89,7 @@ async fn run(config: Config, common: &Common) -> Result<(), Box<dyn std::error::
     let run = SessionId::from_random(random()?).to_string();
     let hub = Hub::new(limits.clone());
     let home = config.daemon.home.display().to_string();
-    let daemon = Rc::new(wire(config, catalog, Rc::clone(&hub))?);
+    let daemon = Rc::new(wire(config, catalog, Rc::clone(&hub)).map_err(|e| Unusable(e.to_string()))?);
 
     log::info!(EVENT = "ready"; "{} serves {home} on {socket}, slot {} of {}", super::status::DAEMON, daemon.about.slot, daemon.about.url);
     notify(&[sd_notify::NotifyState::Ready, sd_notify::NotifyState::Status("serving")]);

@@ -177,13 +177,11 @@ impl Daemon {
         {
             return Ok(content);
         }
-        let frozen = async {
-            self.server
-                .wait_ready(|why| log::info!("a new session waits for the model server: {why}"))
-                .await?;
-            agent::freeze(&self.server, &self.settings()).await
-        };
-        frozen.await.map_err(|e| ErrorBody::new(ErrorCode::Model, e.to_string()))
+        agent::freeze(&self.server, &self.settings()).await.map_err(|e| {
+            // whoever asks waits, and can stop waiting: a session that nobody waits for any more is not made
+            let code = if e.is_wait() { ErrorCode::Waiting } else { ErrorCode::Model };
+            ErrorBody::new(code, e.to_string())
+        })
     }
 
     async fn newest_baseline(&self) -> Option<BaselineContent> {

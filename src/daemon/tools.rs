@@ -35,12 +35,25 @@ pub(super) fn registry(config: &ToolsConfig, work: &Path) -> Result<Registry, Bo
         };
         installed.push(Installed { tool: Rc::new(CommandTool::new(spec)), policy: policy(tool.policy) });
     }
-    for name in config.mcp.keys() {
-        log::warn!(
-            "[tools.mcp.{name}] is set, but this version of loopd cannot run MCP servers; its tools are not there"
-        );
+    for warning in warnings(config) {
+        log::warn!("{warning}");
     }
     Ok(Registry::new(installed)?)
+}
+
+/// What is configured, but does not do in this version what its words say.
+pub(super) fn warnings(config: &ToolsConfig) -> Vec<String> {
+    let asking = config.command.iter().filter(|(_, tool)| tool.policy == config::Policy::Ask);
+    let asking = asking.map(|(name, _)| {
+        format!(
+            "[tools.command.{name}] policy = \"ask\": this version cannot ask anybody, so every call is denied; \
+             set \"allow\" to have it run"
+        )
+    });
+    let servers = config.mcp.keys().map(|name| {
+        format!("[tools.mcp.{name}]: this version cannot run MCP servers, so its tools are not there")
+    });
+    asking.chain(servers).collect()
 }
 
 fn policy(policy: config::Policy) -> Policy {

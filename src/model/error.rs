@@ -155,6 +155,15 @@ impl fmt::Display for ModelError {
                 "the model server's address {url} may not be opened by this user: {error}; \
                  give the daemon's user the socket's group, or use another `model.url`"
             ),
+            Self::Unreachable { url, error }
+                if error.kind() == io::ErrorKind::ConnectionRefused && url.starts_with("unix:") =>
+            {
+                write!(
+                    f,
+                    "no model server answers at {url}, but its socket is there ({error}): if the server has ended, \
+                     remove the socket and start it again, since llama-server does not replace one"
+                )
+            }
             Self::Unreachable { url, error } => write!(
                 f,
                 "no model server answers at {url}: {error}; start llama-server there, or correct `model.url`"

@@ -361,7 +361,13 @@ pub(super) fn template_digest(props: &Props) -> Digest {
 fn reason_to_wait(error: &ModelError) -> Option<String> {
     match error {
         ModelError::Unreachable { error: why, .. } if error.is_wait() => {
-            Some(format!("does not answer yet ({why})"))
+            // llama-server leaves its socket behind when it ends, and does not start while one is there
+            let hint = if why.kind() == std::io::ErrorKind::ConnectionRefused {
+                "; a socket that an ended server left must be removed before it starts again"
+            } else {
+                ""
+            };
+            Some(format!("does not answer yet ({why}{hint})"))
         }
         ModelError::Loading { message, .. } => Some(format!("is not ready yet ({message})")),
         ModelError::Dropped { why, .. } => Some(format!("closed the connection ({why})")),

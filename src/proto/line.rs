@@ -188,6 +188,19 @@ impl Line {
     }
 }
 
+impl Line {
+    /// Whether a line, damaged as it may be, still shows that it was the first of an append: so whatever
+    /// stands before it belongs to another one.
+    #[must_use]
+    pub fn begins_an_append(line: &[u8]) -> bool {
+        let behind = line.strip_prefix(PREV).and_then(|rest| rest.split_at_checked(64));
+        behind.is_some_and(|(hex, rest)| {
+            let rest = rest.strip_prefix(b"\"").unwrap_or_default();
+            Digest::from_hex(hex).is_some() && (rest.starts_with(TYPE) || rest.starts_with(MORE))
+        })
+    }
+}
+
 /// What stands around a record's fields.
 struct Envelope<'a> {
     prev: Digest,

@@ -49,10 +49,14 @@ pub fn new_name(session: &SessionId) -> String {
     format!("{session}.new")
 }
 
+fn holder_name(slot: u32) -> String {
+    format!("slot-{slot}.holder")
+}
+
 impl<S: Storage> SlotFiles<S> {
     /// Keeps the file that the server has just written as [`new_name`], in place of the session's earlier
-    /// ones: checks that it has the length that the server says and holds tokens of `list`, syncs it, and
-    /// writes its manifest.
+    /// ones: checks that it has the length that the server says and holds the tokens of `list`, as far as that is
+    /// known, syncs it, and writes its manifest.
     ///
     /// # Errors
     /// The disk's, or the file is not what it should be; then nothing new is kept.
@@ -60,14 +64,22 @@ impl<S: Storage> SlotFiles<S> {
         &self,
         session: &SessionId,
         written: u64,
-        list: &[TokenId],
+        list: Option<&[TokenId]>,
         (slot, model): (u32, &ModelIdentity),
     ) -> Result<Kept> {
         let new = new_name(session);
         let path = self.path(&new)?;
         let ids = self.read_ids(&new).await?;
-        // the token sampled last was not evaluated; one that was cancelled, or failed, left more
-        if list.is_empty() || common(&ids, list).saturating_add(1) < list.len() {
+        let whole = match list {
+            // the token sampled last was not evaluated; one that was cancelled, or failed, left more
+            Some(list) => !list.is_empty() && common(&ids, list).saturating_add(1) >= list.len(),
+            // what an earlier run of the daemon left there: it may only take the place of what it goes on from
+            None => match self.find(session).await? {
+                Some(earlier) => ids.starts_with(&self.read_ids(&earlier.file()).await?),
+                None => !ids.is_empty(),
+            },
+        };
+        if !whole {
             return Err(not(path, "it does not hold the tokens that the session has"));
         }
         let file = self.storage().open(&path, Access::Write).await.map_err(SessionError::io(&path))?;
@@ -88,8 +100,10 @@ impl<S: Storage> SlotFiles<S> {
         };
         let hex: String = sha256.to_string().chars().take(16).collect();
         let kept = Kept { stem: format!("{session}.{hex}"), manifest };
-        for earlier in self.of(session).await? {
-            self.drop_kept(&earlier).await?;
+        let earlier = self.of(session).await?;
+        if let Some(same) = earlier.iter().find(|earlier| earlier.stem == kept.stem) {
+            self.remove(&new).await?;
+            return Ok(same.clone());
         }
         let place = self.path(&kept.file())?;
         // what a save that was cut off left under this name has no manifest
@@ -99,7 +113,32 @@ impl<S: Storage> SlotFiles<S> {
         let beside = self.path(&kept.manifest_file())?;
         write_new(self.storage(), &beside, json).await.map_err(SessionError::io(&beside))?;
         self.storage().sync_dir(self.dir()).await.map_err(SessionError::io(self.dir()))?;
+        // only now that the new one is there for good
+        for earlier in earlier {
+            self.drop_kept(&earlier).await?;
+        }
         Ok(kept)
+    }
+
+    /// Remembers whose tokens the slot holds, for the next run of the daemon. Not synced: the server does not
+    /// outlive a power cut either.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub async fn remember(&self, slot: u32, session: &SessionId) -> Result<()> {
+        let path = self.path(&holder_name(slot))?;
+        let _ = self.storage().remove(&path, Kind::File).await;
+        write_new(self.storage(), &path, session.to_string().into_bytes())
+            .await
+            .map_err(SessionError::io(&path))
+    }
+
+    /// Whose tokens the slot held when that was last remembered.
+    pub async fn remembered(&self, slot: u32) -> Option<SessionId> {
+        let path = self.path(&holder_name(slot)).ok()?;
+        let file = self.storage().open(&path, Access::Read).await.ok()?;
+        let text = file.read_at(0, vec![0; SessionId::MAX_BYTES]).await.ok()?;
+        std::str::from_utf8(&text).ok()?.parse().ok()
     }
 
     /// The session's kept slot; none when there is none that can be read.
@@ -167,7 +206,11 @@ impl<S: Storage> SlotFiles<S> {
 
     async fn sweep(&self, all: &[Kept]) -> Result<()> {
         let entries = self.storage().list(self.dir()).await.map_err(SessionError::io(self.dir()))?;
-        let ours = |name: &str| name.ends_with(".new") || name.ends_with(".kv");
+        let ours = |name: &str| {
+            name.ends_with(".new")
+                || name.ends_with(".kv")
+                || (name.starts_with("ids-") && name.ends_with(".bin"))
+        };
         for entry in entries.into_iter().filter(|e| e.kind == Kind::File && ours(&e.name)) {
             if !all.iter().any(|kept| kept.file() == entry.name) {
                 self.remove(&entry.name).await?;

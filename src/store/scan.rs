@@ -233,7 +233,8 @@ impl<'e> Scanner<'e> {
     /// Decides what a fault means, by what stands behind it.
     ///
     /// One append is in flight at a time, so a whole line that another append wrote shows that the append
-    /// of the damaged line had ended, and was acknowledged.
+    /// of the damaged line had ended, and was acknowledged; and so does one that is damaged itself, but still
+    /// shows that it began an append.
     async fn judge<F: StorageFile>(&self, fault: &Fault, lines: &mut Lines<'_, F>) -> io::Result<DamageKind> {
         if let Some(named) = fault.baseline {
             return Ok(DamageKind::Baseline { named });
@@ -241,6 +242,7 @@ impl<'e> Scanner<'e> {
         let (mut good_after, mut same_append) = (0u64, true);
         while let Some(raw) = lines.next().await? {
             let Some(line) = raw.bytes.filter(|line| Line::is_intact(line)) else {
+                same_append &= !raw.bytes.is_some_and(Line::begins_an_append);
                 continue;
             };
             good_after = good_after.saturating_add(1);

@@ -106,6 +106,9 @@ pub enum ErrorCode {
     Poisoned,
     /// The model server refused or cannot be reached.
     Model,
+    /// What was asked needs the model server, which is away or loading: nothing was done; ask again in a
+    /// moment.
+    Waiting,
     /// A limit of `[limits]`.
     Limit,
     /// The daemon is ending.
