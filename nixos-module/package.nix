@@ -22,7 +22,7 @@ rustPlatform.buildRustPackage {
       ../LICENSE-APACHE
       ../LICENSE-MIT
       # Cargo.toml names it
-      ../benches
+      ../tests/bench
       ../src
     ];
   };

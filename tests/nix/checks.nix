@@ -30,8 +30,6 @@ in
         ../../Cargo.toml
         ../../clippy.toml
         ../../rustfmt.toml
-        ../../benches
-        ../../benches
         ../../docs
         ../../src
         ../../tests

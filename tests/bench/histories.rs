@@ -4,7 +4,7 @@
 //! a promise is printed, and becomes a test. Exit status 1 when there was one.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
-#[path = "../tests/store_support/mod.rs"]
+#[path = "../store_support/mod.rs"]
 mod store_support;
 
 use std::sync::atomic::{AtomicU64, Ordering};
