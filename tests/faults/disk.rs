@@ -132,7 +132,13 @@ fn a_disk_that_fails_below_its_file_system() {
     run("umount", &[bench.home().to_str().unwrap()]).unwrap();
     fs::remove_file(below.join("filler")).unwrap();
     let image = below.join("image");
-    let _ = run("e2fsck", &["-fy", image.to_str().unwrap()]);
+    // the block device goes a moment after its file system, and what it still holds must not be mounted
+    wait_until(PATIENCE, "the block device is gone", || {
+        let devices = Command::new("losetup").arg("-j").arg(&image).output().unwrap();
+        devices.stdout.is_empty()
+    });
+    let mended = Command::new("e2fsck").arg("-fy").arg(&image).output().unwrap();
+    println!("{}", String::from_utf8_lossy(&mended.stdout));
     mounts.add(&["-o", "loop", image.to_str().unwrap()], bench.home()).unwrap();
     assert!(log_of(bench.home(), &id).starts_with(&before), "what was told is gone");
     bench.start_daemon();

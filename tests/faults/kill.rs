@@ -195,6 +195,13 @@ fn no_blow_loses_a_record_runs_a_tool_twice_or_hangs_a_client() {
                 ends(child, "a client that stood still ends");
             }
         }
+        let log = bench.daemon().log();
+        let last = log.lines().rev().take(30).collect::<Vec<_>>().join("\n");
+        let alive = std::os::unix::net::UnixStream::connect(socket_in(bench.dir())).is_ok();
+        assert!(
+            alive,
+            "blow {n}, {victim:?}: nobody listens; the last lines of its log, newest first:\n{last}"
+        );
         torn += u64::from(repair_if_torn(&bench, &id));
         quiet(&bench, &id);
         bench.server.clear();
