@@ -16,6 +16,9 @@ use crate::proto::Timestamp;
 pub const LOCK_FILE: &str = "loopd.lock";
 /// Enough for two short lines; more is not a lock file of ours.
 const LOCK_FILE_BYTES: u64 = 256;
+/// How often, and how long apart, a lock that is held is tried again.
+const LOCK_TRIES: u32 = 10;
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
 const READ_TRIES: u32 = 5;
 const READ_PAUSE: Duration = Duration::from_millis(20);
 
@@ -121,11 +124,15 @@ impl HomeLock {
     }
 }
 
+/// Locks a file, with some patience: a daemon that was killed while it started a tool leaves the lock to that
+/// child for the moment until the child becomes the tool's program or ends.
 fn try_lock(mut file: File) -> Result<Flock<File>, (File, Errno)> {
-    loop {
-        file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Err((file, Errno::EINTR)) => file,
+    for _ in 1..LOCK_TRIES {
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Err((held, Errno::EWOULDBLOCK | Errno::EINTR)) => file = held,
             other => return other,
-        };
+        }
+        std::thread::sleep(LOCK_PAUSE);
     }
+    Flock::lock(file, FlockArg::LockExclusiveNonblock)
 }
