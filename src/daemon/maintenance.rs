@@ -50,14 +50,14 @@ fn status(error: &SessionError) -> u8 {
 /// `loopd verify [ID|--all]`: reads whole sessions, every line and digest; takes no lock and writes
 /// nothing. `which` is an id, the beginning of one, or a name; without it, all are verified.
 pub fn verify(home: &Path, which: Option<&str>) -> u8 {
-    if !home.join("sessions").is_dir() {
-        eprintln!(
-            "loopd: {} is no home: it has no folder named sessions; give the folder above that one with --home",
-            home.display()
-        );
-        return FAILED;
-    }
     run(home, async |catalog| {
+        if !home.join("sessions").is_dir() {
+            eprintln!(
+                "loopd: {} is no home: it has no folder named sessions; give the folder above that one with --home",
+                home.display()
+            );
+            return Ok(FAILED);
+        }
         let ids = match which {
             Some(text) => vec![catalog.resolve(text).await?],
             None => catalog.ids().await?,
