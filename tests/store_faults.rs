@@ -423,3 +423,12 @@ fn verify_repair_and_recover_tell_by_their_exit_status() {
     assert_eq!(maintenance::verify(home.path(), Some("new")), 0);
     assert_eq!(std::fs::read(&log).unwrap(), damaged, "left as it is");
 }
+
+#[test]
+fn a_folder_that_is_no_home_is_not_called_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    assert_eq!(maintenance::verify(folder.path(), None), 1);
+    assert_eq!(maintenance::verify(&folder.path().join("not there"), None), 1);
+    std::fs::create_dir(folder.path().join("sessions")).unwrap();
+    assert_eq!(maintenance::verify(folder.path(), None), 0);
+}

@@ -352,3 +352,24 @@ fn a_server_that_hangs_after_a_cancel_does_not_hold_up_its_end() {
     bench.server.set(|b| b.mute = None);
     talk.turn(&id, "Go on");
 }
+
+#[test]
+fn a_first_session_waits_for_the_server_and_leaves_nothing_of_a_wait_that_was_given_up() {
+    let mut bench = Bench::start("");
+    bench.server.go_down();
+    let mut talk = bench.talk();
+    let create = Request::Create { id: None, name: None };
+    let error = talk.ask(create.clone()).unwrap_err();
+    assert_eq!(error.code, ErrorCode::Waiting, "{error}");
+    bench.server.come_back();
+    assert_eq!(talk.ask(Request::List {}).unwrap(), Reply::Sessions { sessions: Vec::new() });
+    let id = talk.create();
+    // from then on a session begins, and a message is saved, with the server away
+    bench.server.go_down();
+    let second = talk.create();
+    assert_ne!(second, id);
+    talk.send(&second, "Hello");
+    assert_eq!(bench.log(&second).last().unwrap(), "user 1: Hello");
+    bench.server.come_back();
+    talk.until_end(&second);
+}
