@@ -44,13 +44,13 @@ fn seed() -> u64 {
 }
 
 #[test]
-#[ignore = "runs in the guest"]
+#[ignore = "a child of the cuts, run in the guest"]
 fn guest_with_the_daemon() {
     guest::daemon();
 }
 
 #[test]
-#[ignore = "runs in the guest"]
+#[ignore = "a child of the cuts, run in the guest"]
 fn guest_with_a_planted_bug() {
     guest::early();
 }
