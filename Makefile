@@ -16,6 +16,7 @@ test:
 	@tests/tools/run-tests
 
 bench:
+	@tests/bench/on-journaled-ext4 cargo bench --quiet --bench append
 	@cargo bench --quiet --bench append
 
 N = 1000

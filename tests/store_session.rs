@@ -109,6 +109,50 @@ fn a_record_out_of_order_is_refused_before_the_write() {
     });
 }
 
+/// Polls a future once, then drops it.
+async fn begin_only(future: impl Future) {
+    let mut future = std::pin::pin!(future);
+    std::future::poll_fn(|cx| {
+        assert!(future.as_mut().poll(cx).is_pending(), "it should still be under way");
+        std::task::Poll::Ready(())
+    })
+    .await;
+}
+
+#[test]
+fn an_append_whose_caller_goes_away_is_there_before_the_next() {
+    let home = home();
+    uring(async {
+        let mut session = Session::create(home.path(), id("a"), baseline(), 0).await.unwrap();
+        begin_only(session.append(named("first"))).await;
+        session.append(named("second")).await.unwrap();
+        begin_only(session.append(named("third"))).await;
+        session.close().await.unwrap();
+        let session = Session::open(home.path(), &id("a")).await.unwrap();
+        assert_eq!(session.records()[1..], ["first", "second", "third"].map(named));
+    });
+}
+
+#[test]
+fn a_session_that_is_dropped_in_mid_append_is_locked_until_the_append_has_ended() {
+    let home = home();
+    uring(async {
+        let mut session = Session::create(home.path(), id("a"), baseline(), 0).await.unwrap();
+        begin_only(session.append(named("last words"))).await;
+        drop(session);
+        let locked = Session::open(home.path(), &id("a")).await.unwrap_err();
+        assert!(matches!(locked, SessionError::Locked(_)), "{locked}");
+        let session = loop {
+            match Session::open(home.path(), &id("a")).await {
+                Ok(session) => break session,
+                Err(SessionError::Locked(_)) => tokio::task::yield_now().await,
+                Err(e) => panic!("{e}"),
+            }
+        };
+        assert_eq!(session.records()[1..], [named("last words")]);
+    });
+}
+
 #[test]
 fn one_opener_at_a_time() {
     let home = home();

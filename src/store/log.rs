@@ -31,7 +31,11 @@ impl Batch {
             let line = encode_line(batch.last, place, record).map_err(SessionError::Encode)?;
             batch.last = Digest::of(&line);
             batch.longest = batch.longest.max(offset(line.len()));
-            batch.bytes.extend_from_slice(&line);
+            if batch.bytes.is_empty() {
+                batch.bytes = line;
+            } else {
+                batch.bytes.extend_from_slice(&line);
+            }
         }
         Ok(batch)
     }

@@ -1,6 +1,7 @@
 //! One session, open for appending.
 
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::rc::Rc;
 
 use super::baseline::Baseline;
@@ -70,12 +71,14 @@ pub struct Session<S: Storage = Uring> {
     pending: Option<Pending>,
 }
 
+/// An append that is under way. A future is enough: a task for each append would be dearer, and the kernel
+/// goes on with what it was given whoever waits.
 struct Pending {
     records: Vec<LogRecord>,
     sequence: Sequence,
     last: Digest,
     bytes: u64,
-    task: tokio::task::JoinHandle<Result<()>>,
+    write: Pin<Box<dyn Future<Output = Result<()>>>>,
 }
 
 impl Session<Uring> {
@@ -278,7 +281,8 @@ impl<S: Storage> Session<S> {
     /// Appends several records in one write and one sync: after success all of them are on the disk and
     /// in memory, after an error none of them is acknowledged.
     ///
-    /// The append goes on when its future is dropped; the next one waits for it.
+    /// When its future is dropped, the append goes on: the next one waits for it, as [`Session::close`] does,
+    /// and a session that is dropped leaves it a task.
     ///
     /// # Errors
     /// A record out of order or too large, before anything is written; the disk's; and
@@ -303,8 +307,8 @@ impl<S: Storage> Session<S> {
         let length = offset(bytes.len());
         self.check_size(&records, longest, length)?;
         let (log, end) = (Rc::clone(&self.log), self.end);
-        let task = tokio::task::spawn_local(async move { log.write(end, bytes).await });
-        self.pending = Some(Pending { records, sequence, last, bytes: length, task });
+        let write = Box::pin(async move { log.write(end, bytes).await });
+        self.pending = Some(Pending { records, sequence, last, bytes: length, write });
         self.settle().await
     }
 
@@ -334,11 +338,11 @@ impl<S: Storage> Session<S> {
         let Some(pending) = &mut self.pending else {
             return Ok(());
         };
-        let result = (&mut pending.task).await;
+        let result = pending.write.as_mut().await;
         let Some(Pending { records, sequence, last, bytes, .. }) = self.pending.take() else {
             return Ok(());
         };
-        result.map_err(|e| SessionError::Io(self.log.path().clone(), std::io::Error::other(e)))??;
+        result?;
         let usage = records.iter().rev().find_map(|record| match record {
             LogRecord::Usage(usage) => Some(usage.usage()),
             _ => None,
@@ -357,6 +361,17 @@ impl<S: Storage> Session<S> {
     /// Those of that append.
     pub async fn close(mut self) -> Result<()> {
         self.settle().await
+    }
+}
+
+impl<S: Storage> Drop for Session<S> {
+    /// An append whose caller went away is brought to its end with the log locked.
+    fn drop(&mut self) {
+        if let Some(pending) = self.pending.take()
+            && tokio::runtime::Handle::try_current().is_ok()
+        {
+            tokio::task::spawn_local(pending.write);
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -38,7 +39,7 @@ impl StorageFile for UringFile {
     async fn read_at(&self, at: u64, buffer: Vec<u8>) -> io::Result<Vec<u8>> {
         let len = entry_len(buffer.len())?;
         let (fd, file) = (self.fd(), Arc::clone(&self.0));
-        let (read, (_, mut buffer)) = ring::run(1, move || {
+        let (read, (_, mut buffer)) = ring::spawn(1, move || {
             let mut held = (file, buffer);
             let entry = opcode::Read::new(fd, held.1.as_mut_ptr(), len).offset(at).build();
             ring::submit(held, ring::Count, entry)
@@ -55,14 +56,14 @@ impl StorageFile for UringFile {
             Err(e) => return Appended { written: Err(e), synced: canceled() },
         };
         let (fd, file) = (self.fd(), Arc::clone(&self.0));
-        let pair = ring::run(2, move || {
-            let held = (Arc::clone(&file), bytes);
+        ring::run(2, move |ticket| {
+            let held = (Arc::clone(&file), bytes, Rc::clone(&ticket));
             let write =
                 opcode::Write::new(fd, held.1.as_ptr(), len).offset(at).build().flags(squeue::Flags::IO_LINK);
             let sync = opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build();
             // nothing may come between these two lines: together they are one submission
             let mut write = ring::submit(held, ring::Count, write);
-            let mut sync = ring::submit(Arc::clone(&file), ring::Done, sync);
+            let mut sync = ring::submit((Arc::clone(&file), Rc::clone(&ticket)), ring::Done, sync);
             async move {
                 let (mut written, mut synced) = (None, None);
                 // that the sync comes first cannot happen while the two are linked; if it does all the
@@ -86,7 +87,7 @@ impl StorageFile for UringFile {
                 let synced = match synced {
                     Some(Ok(())) if overtaken => {
                         let again = opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build();
-                        Some(ring::submit(file, ring::Done, again).await)
+                        Some(ring::submit((file, ticket), ring::Done, again).await)
                     }
                     other => other,
                 };
@@ -95,11 +96,8 @@ impl StorageFile for UringFile {
                     synced: synced.unwrap_or_else(|| Err(io::Error::other("no answer"))),
                 }
             }
-        });
-        match pair.await {
-            Ok(appended) => appended,
-            Err(e) => Appended { written: Err(e), synced: canceled() },
-        }
+        })
+        .await
     }
 
     async fn truncate(&self, len: u64) -> io::Result<()> {
@@ -110,7 +108,7 @@ impl StorageFile for UringFile {
 
     async fn sync(&self) -> io::Result<()> {
         let (fd, file) = (self.fd(), Arc::clone(&self.0));
-        ring::run(1, move || {
+        ring::spawn(1, move || {
             let entry = opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build();
             ring::submit(file, ring::Done, entry)
         })
@@ -120,7 +118,7 @@ impl StorageFile for UringFile {
     async fn refresh(&self) -> io::Result<()> {
         self.sync().await?;
         let (fd, file) = (self.fd(), Arc::clone(&self.0));
-        ring::run(1, move || {
+        ring::spawn(1, move || {
             let entry = opcode::Fadvise::new(fd, 0, libc::POSIX_FADV_DONTNEED).build();
             ring::submit(file, ring::Done, entry)
         })

@@ -3,8 +3,8 @@
 //! - A write and its fdatasync are a linked pair: two entries of one submission, pushed with nothing in
 //!   between. A chain ends where a submission ends, and tokio-uring submits by itself when the queue is
 //!   full, so [`ring::run`] keeps the entries in flight far below the queue's length.
-//! - Every operation is a task of its own: a caller that goes away never drops one in flight, and the
-//!   file and the buffers live as long as the kernel may use them.
+//! - The file and the buffers of an operation live as long as the kernel may use them, whatever becomes of
+//!   the caller.
 //! - What io_uring has no operation for (reading a directory, changing a mode, cutting a file) runs on
 //!   tokio's blocking threads, never on the runtime's thread.
 
@@ -45,7 +45,7 @@ const HERE: types::Fd = types::Fd(libc::AT_FDCWD);
 
 async fn open(path: &Path, flags: OFlag, mode: libc::mode_t) -> io::Result<OwnedFd> {
     let path = cstr(path)?;
-    ring::run(1, move || {
+    ring::spawn(1, move || {
         let entry = opcode::OpenAt::new(HERE, path.as_ptr())
             .flags((flags | OFlag::O_CLOEXEC).bits())
             .mode(mode)
@@ -91,7 +91,7 @@ impl Storage for Uring {
 
     async fn create_dir(&self, path: &Path) -> io::Result<()> {
         let c_path = cstr(path)?;
-        ring::run(1, move || {
+        ring::spawn(1, move || {
             let entry = opcode::MkDirAt::new(HERE, c_path.as_ptr()).mode(0o700).build();
             ring::submit(c_path, ring::Done, entry)
         })
@@ -110,7 +110,7 @@ impl Storage for Uring {
 
     async fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         let fd = open(dir, OFlag::O_RDONLY | OFlag::O_DIRECTORY, 0).await?;
-        ring::run(1, move || {
+        ring::spawn(1, move || {
             let entry = opcode::Fsync::new(types::Fd(fd.as_raw_fd())).build();
             ring::submit(fd, ring::Done, entry)
         })
@@ -143,7 +143,7 @@ impl Storage for Uring {
 
     async fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let paths = (cstr(from)?, cstr(to)?);
-        ring::run(1, move || {
+        ring::spawn(1, move || {
             let entry = opcode::RenameAt::new(HERE, paths.0.as_ptr(), HERE, paths.1.as_ptr())
                 .flags(libc::RENAME_NOREPLACE)
                 .build();
@@ -155,7 +155,7 @@ impl Storage for Uring {
     async fn remove(&self, path: &Path, kind: Kind) -> io::Result<()> {
         let path = cstr(path)?;
         let flags = if kind == Kind::Dir { libc::AT_REMOVEDIR } else { 0 };
-        ring::run(1, move || {
+        ring::spawn(1, move || {
             let entry = opcode::UnlinkAt::new(HERE, path.as_ptr()).flags(flags).build();
             ring::submit(path, ring::Done, entry)
         })

@@ -7,10 +7,11 @@ use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use io_uring::{cqueue, squeue};
-use tokio::sync::Semaphore;
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use tokio_uring::{InFlightOneshot, OneshotOutputTransform, UnsubmittedOneshot};
 
 /// The submission queue's length.
@@ -26,7 +27,7 @@ const IN_FLIGHT: usize = 32;
 const FLUSH_AGAIN: Duration = Duration::from_millis(20);
 
 thread_local! {
-    static GATE: Rc<Semaphore> = Rc::new(Semaphore::new(IN_FLIGHT));
+    static GATE: Arc<Semaphore> = Arc::new(Semaphore::new(IN_FLIGHT));
     static STARTED: RefCell<BTreeMap<u64, Instant>> = const { RefCell::new(BTreeMap::new()) };
     static COUNT: Cell<u64> = const { Cell::new(0) };
 }
@@ -56,31 +57,46 @@ impl Drop for Age {
     }
 }
 
-/// Begins an operation of `entries` submission entries as a task of its own, and waits for it. `begin`
-/// must submit all of them before its first await.
+/// What an operation holds from before it is submitted until the kernel has answered: its place in the
+/// queue, and its mark as being under way.
+pub(super) struct Ticket {
+    _age: Age,
+    // never closed: the error cannot occur, and an operation without its permit is still right
+    _permit: Result<OwnedSemaphorePermit, AcquireError>,
+}
+
+/// Begins an operation of `entries` submission entries, and waits for it. `begin` must submit all of them
+/// before its first await, and have the ticket held with them: then a caller that goes away drops nothing
+/// that the kernel still uses.
+pub(super) async fn run<T, F>(entries: u32, begin: impl FnOnce(Rc<Ticket>) -> F) -> T
+where
+    F: Future<Output = T>,
+{
+    let age = Age::begin();
+    let permit = GATE.with(Arc::clone).acquire_many_owned(entries).await;
+    let mut operation = pin!(begin(Rc::new(Ticket { _age: age, _permit: permit })));
+    loop {
+        if let Ok(result) = tokio::time::timeout(FLUSH_AGAIN, &mut operation).await {
+            return result;
+        }
+    }
+}
+
+/// As [`run`], but a task of its own, so that what the operation gives (a file descriptor) is taken even when
+/// the caller goes away.
 ///
 /// # Errors
 /// The task ended without a result: the runtime is being shut down.
-pub(super) async fn run<T, F>(entries: u32, begin: impl FnOnce() -> F + 'static) -> io::Result<T>
+pub(super) async fn spawn<T, F>(entries: u32, begin: impl FnOnce() -> F + 'static) -> io::Result<T>
 where
     T: 'static,
     F: Future<Output = T> + 'static,
 {
-    let gate = GATE.with(Rc::clone);
-    let task = tokio_uring::spawn(async move {
-        let age = Age::begin();
-        // closed never: the error cannot occur, and an operation without its permit is still right
-        let permit = gate.acquire_many(entries).await;
-        let mut operation = pin!(begin());
-        let result = loop {
-            match tokio::time::timeout(FLUSH_AGAIN, &mut operation).await {
-                Ok(result) => break result,
-                Err(_) => continue,
-            }
-        };
-        drop((age, permit));
+    let task = tokio_uring::spawn(run(entries, move |ticket| async move {
+        let result = begin().await;
+        drop(ticket);
         result
-    });
+    }));
     task.await.map_err(io::Error::other)
 }
 
