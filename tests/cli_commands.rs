@@ -270,6 +270,7 @@ fn usage_is_printed() {
         Request::Usage { .. } => Act::Reply(Reply::Usage {
             turns: vec![TurnUsage {
                 turn: TurnId(1),
+                epoch: None,
                 cache_n: 300,
                 prompt_n: 12,
                 predicted_n: 5,
@@ -442,6 +443,7 @@ fn a_client_that_missed_the_end_says_so() {
             let outcome = std::mem::replace(&mut ended, true).then_some(TurnOutcome::Done);
             let row = TurnUsage {
                 turn: TurnId(2),
+                epoch: None,
                 cache_n: 0,
                 prompt_n: 0,
                 predicted_n: 0,

@@ -7,7 +7,7 @@ mod store_support;
 use std::future::Future;
 
 use boxmaker::store::*;
-use store_support::model::{history, nth_operation};
+use store_support::model::{history, nth_of_an_epoch, nth_operation};
 use store_support::remedies;
 use store_support::sim::{Bugs, Fault, Rng, Sim};
 use store_support::*;
@@ -101,6 +101,39 @@ fn create_append_and_open_survive_the_failure_of_any_operation() {
             }
             assert!(n > 30, "the work has {n} operations only");
         }
+    }
+}
+
+#[test]
+fn an_epoch_begins_whole_or_not_at_all_whatever_fails() {
+    for fault in FAULTS {
+        for seed in 0..60 {
+            let mut n = 1;
+            loop {
+                match simulated(nth_of_an_epoch(n, fault, seed, Bugs::default())) {
+                    Ok(true) => n += 1,
+                    Ok(false) => break,
+                    Err(why) => panic!("operation {n}, {fault:?}, seed {seed}: {why}"),
+                }
+            }
+            assert!(n > 8, "the beginning of an epoch has {n} operations only");
+        }
+    }
+}
+
+#[test]
+fn bugs_planted_in_the_beginning_of_an_epoch_are_found() {
+    let ok = Bugs::default();
+    let planted = [
+        ("ack before sync", Bugs { ack_before_sync: true, ..ok }),
+        ("no directory sync", Bugs { no_dir_sync: true, ..ok }),
+    ];
+    for (name, bugs) in planted {
+        // no operation has this number: the power goes when the epoch has begun, or so it was told
+        let found =
+            (0..500).find(|seed| simulated(nth_of_an_epoch(1000, Fault::Crash, *seed, bugs)).is_err());
+        let seed = found.unwrap_or_else(|| panic!("the planted bug {name:?} was not found"));
+        println!("{name}: found by seed {seed}");
     }
 }
 

@@ -42,7 +42,7 @@ impl Tool for Fake {
 }
 
 fn context() -> CallContext {
-    CallContext { seconds: 5, output_bytes: 1000, spill: None, cancel: Cancel::new() }
+    CallContext { seconds: 5, output_bytes: 1000, spill: None, cancel: Cancel::new(), earlier: None }
 }
 
 fn fake(name: &str, policy: Policy, behaviour: Behaviour) -> (Installed, Rc<Cell<u32>>) {

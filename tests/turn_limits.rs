@@ -107,7 +107,7 @@ fn a_turn_runs_so_long_and_no_longer_and_keeps_what_was_shown() {
 
 #[test]
 fn a_full_context_ends_the_turn_before_the_request_and_says_what_to_do() {
-    let bench = Bench::start("context_reserve_tokens = 100");
+    let bench = Bench::start("context_reserve_tokens = 100\nturn_rebases = 0");
     bench.server.set(|b| b.n_ctx = 1400);
     let mut talk = bench.talk();
     let id = talk.create();

@@ -23,6 +23,8 @@ pub enum AgentError {
         left: u64,
         /// The slot's context.
         n_ctx: u64,
+        /// Whether it would fit into a new epoch.
+        rebase: bool,
     },
     /// The message may not fit, and the model server, which could count its tokens, is away.
     CannotCount {
@@ -50,25 +52,28 @@ impl fmt::Display for AgentError {
         match self {
             Self::EmptyMessage => f.write_str("the message is empty; nothing was sent"),
             Self::Busy(session, TurnId(0)) => {
-                write!(f, "session {session} is busy with a message that is just being saved; try again in a moment")
+                write!(f, "session {session} is busy: a message is just being saved, or a new epoch begins; try again in a moment, or cancel it (bxctl cancel {session})")
             }
             Self::Busy(session, turn) => write!(
                 f,
                 "session {session} is busy with turn {turn}; wait for its end, or cancel it (bxctl cancel {session})"
             ),
             Self::Nothing(session, what) => write!(f, "session {session}: {what}"),
-            Self::DoesNotFit { tokens, left, n_ctx } => write!(
-                f,
-                "the message has {tokens} tokens, but only {left} of the context's {n_ctx} are left for it; \
-                 nothing was saved: shorten it, begin a new session, or give the model server a larger context (-c)"
-            ),
+            Self::DoesNotFit { tokens, left, n_ctx, rebase } => {
+                let way = if *rebase { "begin a new epoch from a summary (bxctl rebase)" } else { "shorten it" };
+                write!(
+                    f,
+                    "the message has {tokens} tokens, but only {left} of the context's {n_ctx} are left for it; \
+                     nothing was saved: {way}, begin a new session, or give the model server a larger context (-c)"
+                )
+            }
             Self::CannotCount { bytes, left, why } => write!(
                 f,
                 "a message of {bytes} bytes may not fit into the {left} tokens that are left, and the model server, \
                  which could count its tokens, is away ({why}); nothing was saved: send it again when the server is back"
             ),
             Self::OtherModel(why) => {
-                write!(f, "{why}; start the model server with the session's model, or begin a new session")
+                write!(f, "{why}; start the model server with the session's model, or go on with this one in a new epoch (bxctl rebase)")
             }
             Self::Shifted => f.write_str(
                 "the model server dropped the beginning of the conversation to make room for its answer, so the \

@@ -10,19 +10,24 @@
 
 mod broken;
 mod cancel;
+mod carry;
 mod completion;
 mod conversation;
+mod earlier;
+mod end;
 mod error;
 mod ids;
 mod opening;
 #[cfg(test)]
 mod properties;
 mod queue;
+mod rebase;
 mod replay;
 mod request;
 mod room;
 mod send;
 mod slot;
+mod summary;
 mod tools;
 mod turn;
 
@@ -79,6 +84,7 @@ pub struct Agent {
     tools: Rc<Registry>,
     slot: Slot,
     limits: RefCell<Rc<Limits>>,
+    settings: RefCell<Settings>,
     events: Rc<dyn Events>,
     queue: Rc<SlotQueue>,
     counters: Counters,
@@ -94,7 +100,7 @@ impl Agent {
         server: Rc<Server>,
         tools: Rc<Registry>,
         slot_files: Option<SlotFiles>,
-        limits: Limits,
+        (limits, settings): (Limits, Settings),
         events: Rc<dyn Events>,
     ) -> Rc<Self> {
         Rc::new(Self {
@@ -102,6 +108,7 @@ impl Agent {
             server,
             tools,
             limits: RefCell::new(Rc::new(limits)),
+            settings: RefCell::new(settings),
             events,
             queue: Rc::default(),
             counters: Counters::default(),
@@ -128,9 +135,16 @@ impl Agent {
         &self.counters
     }
 
-    /// The limits from the next turn on.
-    pub fn set_limits(&self, limits: Limits) {
-        *self.limits.borrow_mut() = Rc::new(limits);
+    /// The limits from the next turn on, and what new sessions and epochs are frozen with.
+    pub fn configure(&self, limits: Limits, settings: Settings) {
+        self.limits.replace(Rc::new(limits));
+        self.settings.replace(settings);
+    }
+
+    /// What new sessions and epochs are frozen with.
+    #[must_use]
+    pub fn settings(&self) -> Settings {
+        self.settings.borrow().clone()
     }
 
     /// Takes no more turns.

@@ -27,22 +27,28 @@ pub async fn freeze(server: &Server, settings: &Settings) -> Result<BaselineCont
     Ok(BaselineContent { format: BASELINE_FORMAT, system_prompt, tools, sampling, reasoning, framing, model })
 }
 
-/// Where a session's baseline differs from the configuration of today, in words; its own counts.
+/// Where a session's baseline differs from the configuration of today, and from the model that is served if that
+/// is known, in words; its own counts until it begins a new epoch.
 #[must_use]
-pub fn differences(baseline: &BaselineContent, settings: &Settings) -> Vec<String> {
+pub fn differences(
+    baseline: &BaselineContent,
+    settings: &Settings,
+    served: Option<&ModelIdentity>,
+) -> Vec<String> {
     let mut differences = Vec::new();
     if baseline.system_prompt != settings.system_prompt {
-        differences.push("the system prompt was another when this session began".to_owned());
+        differences.push("the system prompt is another one now".to_owned());
     }
     if baseline.tools != settings.tools {
-        differences.push("the two tools were described in other words when this session began".to_owned());
+        differences.push("the two tools are described in other words now".to_owned());
     }
     if baseline.sampling != settings.sampling {
-        differences.push("sampling was set otherwise when this session began".to_owned());
+        differences.push("sampling is set otherwise now".to_owned());
     }
     if baseline.reasoning != settings.reasoning {
-        differences.push("reasoning was set otherwise when this session began".to_owned());
+        differences.push("reasoning is set otherwise now".to_owned());
     }
+    differences.extend(served.and_then(|served| other_model(&baseline.model, served)));
     differences
 }
 
@@ -51,13 +57,13 @@ pub fn differences(baseline: &BaselineContent, settings: &Settings) -> Vec<Strin
 pub(super) fn other_model(made_for: &ModelIdentity, served: &ModelIdentity) -> Option<String> {
     if made_for.file != served.file || made_for.size != served.size || made_for.n_vocab != served.n_vocab {
         return Some(format!(
-            "this session was made for the model {} ({} bytes), but the server has {} ({} bytes)",
+            "this epoch of the session was made for the model {} ({} bytes), but the server has {} ({} bytes)",
             made_for.file, made_for.size, served.file, served.size
         ));
     }
     if made_for.template_digest != served.template_digest {
         return Some(format!(
-            "the chat template of {} is another than when this session began (it was {}, it is {})",
+            "the chat template of {} is another than when this epoch of the session began (it was {}, it is {})",
             made_for.file, made_for.template_digest, served.template_digest
         ));
     }

@@ -3,13 +3,14 @@
 use proptest::prelude::*;
 
 use crate::proto::{
-    AssistantMessage, CallId, Finish, Framing, LogRecord, Named, ReasoningTags, Sequence, SessionStart,
-    Timestamp, TokenId, ToolCall, ToolFamily, ToolOutcome, ToolResult, ToolResultsBy, ToolStart, ToolsBy,
-    TurnEnd, TurnId, TurnOutcome, UserMessage,
+    AssistantMessage, CallId, Carried, Digest, Epoch, Finish, Framing, LogRecord, Named, ReasoningTags,
+    Sequence, SessionStart, Summary, Timestamp, TokenId, ToolCall, ToolFamily, ToolOutcome, ToolResult,
+    ToolResultsBy, ToolStart, ToolsBy, TurnEnd, TurnId, TurnOutcome, UserMessage,
 };
 
 use super::broken::closing_records;
-use super::replay::{Piece, replay};
+use super::carry::{As, Past};
+use super::replay::{OwnedPiece, Piece, replay};
 
 /// What happens next; what cannot happen in a state is left out.
 #[derive(Debug, Clone)]
@@ -28,6 +29,8 @@ enum Step {
     Crash,
     /// A name.
     Name,
+    /// A new epoch, which keeps so many of the newest turns, and of the one that goes on so many steps.
+    Rebase { turns: usize, steps: usize, summary: Option<String>, how: As },
 }
 
 fn text() -> impl Strategy<Value = String> {
@@ -72,6 +75,14 @@ fn step() -> impl Strategy<Value = Step> {
         2 => end.prop_map(Step::End),
         1 => Just(Step::Crash),
         1 => Just(Step::Name),
+        1 => (0usize..4, 1usize..4, prop::option::of(text()), any::<bool>()).prop_map(
+            |(turns, steps, summary, ids)| Step::Rebase {
+                turns,
+                steps,
+                summary,
+                how: if ids { As::Ids } else { As::Text },
+            }
+        ),
     ]
 }
 
@@ -115,21 +126,32 @@ struct Log {
     framing: Framing,
     sequence: Sequence,
     records: Vec<LogRecord>,
+    epoch: u32,
+}
+
+fn start(epoch: u32) -> SessionStart {
+    SessionStart {
+        time: Timestamp::from_millis(0),
+        session: "s".parse().unwrap(),
+        epoch: Epoch(epoch),
+        slot: 0,
+        baseline: Digest::of(b""),
+        previous: (epoch > 0).then(|| Digest::of(b"x")),
+        origin: None,
+    }
+}
+
+fn ids_of(piece: &OwnedPiece) -> Vec<TokenId> {
+    match piece {
+        OwnedPiece::Ids(ids) => ids.clone(),
+        OwnedPiece::Text(text) => text.chars().map(u32::from).collect(),
+    }
 }
 
 impl Log {
     fn new(framing: Framing) -> Self {
-        let start = SessionStart {
-            time: Timestamp::from_millis(0),
-            session: "s".parse().unwrap(),
-            epoch: crate::proto::Epoch(0),
-            slot: 0,
-            baseline: crate::proto::Digest::of(b""),
-            previous: None,
-            origin: None,
-        };
-        let mut log = Self { framing, sequence: Sequence::default(), records: Vec::new() };
-        assert!(log.push(LogRecord::SessionStart(start)));
+        let mut log = Self { framing, sequence: Sequence::default(), records: Vec::new(), epoch: 0 };
+        assert!(log.push(LogRecord::SessionStart(start(0))));
         log
     }
 
@@ -145,6 +167,46 @@ impl Log {
         let new = tokens(&self.framing, &self.records);
         assert!(new.starts_with(&old), "{:?}\n{old:?}\n{new:?}", self.records.last());
         true
+    }
+
+    /// Begins a new epoch, as the agent does but for counting tokens. Calls have their results then.
+    fn rebase(&mut self, turns: usize, steps: usize, summary: Option<String>, how: As) {
+        if !self.sequence.unanswered().is_empty() {
+            return;
+        }
+        let past = Past::of(&self.records, self.sequence.retriable_turn());
+        let kept = past.newest(turns, steps);
+        let opening = summary.as_deref().unwrap_or_default();
+        let rendered = past.render(&self.framing, how, kept, opening);
+        let ids: Vec<TokenId> = rendered.pieces.iter().flat_map(ids_of).collect();
+        if Past::is_all(kept)
+            && how == As::Ids
+            && opening.is_empty()
+            && self.epoch == 0
+            && !past.drops_a_thought
+        {
+            let head = self.framing.head.len();
+            let now = tokens(&self.framing, &self.records);
+            assert!(ids.starts_with(&now[head..]), "what is carried whole is what it was\n{ids:?}\n{now:?}");
+        }
+        let through = past.through(kept);
+        let carried = Carried {
+            time: Timestamp::from_millis(0),
+            turn: past.goes_on(),
+            summary: summary.clone().map(|text| Summary { text, through, cost: None }),
+            exchanges: past.exchanges(kept),
+            ends: rendered.ends,
+            prompt_ids: ids.into(),
+        };
+        let nothing = past.is_empty() && summary.is_none();
+        self.epoch += 1;
+        self.sequence = self.sequence.next_epoch();
+        self.records.clear();
+        assert!(self.push(LogRecord::SessionStart(start(self.epoch))));
+        if !nothing {
+            assert!(self.push(LogRecord::Carried(carried.clone())), "{carried:?}");
+        }
+        assert_eq!(self.sequence.left_open(), None);
     }
 
     fn apply(&mut self, step: Step) {
@@ -204,6 +266,7 @@ impl Log {
                 }
                 assert_eq!(self.sequence.open_turn(), None);
             }
+            Step::Rebase { turns, steps, summary, how } => self.rebase(turns, steps, summary, how),
             Step::Name => {
                 self.push(LogRecord::Named(Named { time, name: "n".to_owned() }));
             }

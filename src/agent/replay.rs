@@ -5,7 +5,7 @@
 //! `replay(r)` is a prefix of `replay(r + x)`: nothing here looks ahead, at a clock, or at anything but
 //! the records and the framing.
 
-use crate::proto::{AssistantMessage, Framing, LogRecord, TokenId};
+use crate::proto::{AssistantMessage, Carried, CarriedEnd, Framing, LogRecord, TokenId};
 
 /// A part of what is new in the prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +61,8 @@ enum Last<'a> {
         /// Nothing was said but reasoning.
         silent: bool,
     },
+    /// An answer of an earlier epoch, which was carried over closed.
+    Said,
     /// Some of the results of an assistant's calls.
     Results { left: usize },
 }
@@ -68,12 +70,19 @@ enum Last<'a> {
 /// Rebuilds the prompt from an epoch's records, which must have passed [`crate::proto::Sequence`].
 #[must_use]
 pub fn replay<'a>(framing: &'a Framing, records: &'a [LogRecord]) -> Prompt<'a> {
+    let mut replay = replayed(framing, records);
+    replay.prompt.thinking = replay.open().0;
+    replay.prompt
+}
+
+fn replayed<'a>(framing: &'a Framing, records: &'a [LogRecord]) -> Replay<'a> {
     let mut list = Vec::with_capacity(framing.head.len());
     list.extend_from_slice(&framing.head);
     let prompt = Prompt { list, new: Vec::new(), thinking: false };
     let mut replay = Replay { framing, prompt, last: Last::Head };
     for record in records {
         match record {
+            LogRecord::Carried(carried) => replay.carried(carried),
             LogRecord::UserMessage(message) => replay.user(&message.text),
             LogRecord::AssistantMessage(message) => replay.assistant(message),
             LogRecord::ToolResult(result) => replay.result(&result.content),
@@ -86,8 +95,7 @@ pub fn replay<'a>(framing: &'a Framing, records: &'a [LogRecord]) -> Prompt<'a> 
             | LogRecord::TurnEnd(_) => {}
         }
     }
-    replay.prompt.thinking = replay.open().0;
-    replay.prompt
+    replay
 }
 
 struct Replay<'a> {
@@ -109,6 +117,15 @@ impl<'a> Replay<'a> {
         }
     }
 
+    fn carried(&mut self, carried: &Carried) {
+        self.prompt.list.extend_from_slice(&carried.prompt_ids);
+        self.last = match carried.ends {
+            CarriedEnd::Open => Last::Head,
+            CarriedEnd::Asked => Last::Asked,
+            CarriedEnd::Said => Last::Said,
+        };
+    }
+
     fn user(&mut self, text: &'a str) {
         let framing = self.framing;
         if self.last != Last::Head {
@@ -125,6 +142,10 @@ impl<'a> Replay<'a> {
         self.prompt.new.clear();
         self.prompt.list.extend_from_slice(&message.prompt_ids);
         self.prompt.list.extend_from_slice(message.kept_ids());
+        self.spoke(message);
+    }
+
+    fn spoke(&mut self, message: &'a AssistantMessage) {
         let (thinking, silent) = self.open();
         // what was said in the part before stays said, and a thought goes on until something is said
         let nothing = message.text.trim().is_empty() && message.tool_calls.is_empty();
@@ -144,7 +165,7 @@ impl<'a> Replay<'a> {
                 left.saturating_sub(1)
             }
             // no log has this: a result follows its call
-            Last::Head | Last::Asked => return,
+            Last::Head | Last::Asked | Last::Said => return,
         };
         self.text(content);
         if left == 0 {
@@ -159,6 +180,7 @@ impl<'a> Replay<'a> {
     fn open(&self) -> (bool, bool) {
         match self.last {
             Last::Spoke { thinking, silent, .. } => (thinking, silent),
+            Last::Said => (false, false),
             _ => (self.framing.reasoning.as_ref().is_some_and(|tags| tags.opened_by_prompt), true),
         }
     }
@@ -175,4 +197,67 @@ impl<'a> Replay<'a> {
             self.ids(&framing.stand_in_ids);
         }
     }
+}
+
+/// What a new epoch takes over, rendered by the same rules as everything else.
+pub(super) struct Rendering<'a>(Replay<'a>);
+
+impl<'a> Rendering<'a> {
+    /// Behind the head; `opening` stands before the text of the first user message.
+    pub(super) fn new(framing: &'a Framing, opening: &'a str) -> Self {
+        let prompt = Prompt { list: Vec::new(), new: Vec::new(), thinking: false };
+        let mut rendering = Self(Replay { framing, prompt, last: Last::Head });
+        rendering.0.text(opening);
+        rendering
+    }
+
+    /// A user message.
+    pub(super) fn user(&mut self, text: &'a str) {
+        self.0.user(text);
+    }
+
+    /// What an assistant wrote, by its ids.
+    pub(super) fn answered(&mut self, message: &'a AssistantMessage) {
+        self.0.ids(message.kept_ids());
+        self.0.spoke(message);
+    }
+
+    /// What an assistant said, as text; nothing where it said nothing.
+    pub(super) fn said(&mut self, text: &'a str) {
+        if !text.trim().is_empty() {
+            self.0.text(text);
+            self.0.last = Last::Said;
+        }
+    }
+
+    /// What a tool gave.
+    pub(super) fn result(&mut self, content: &'a str) {
+        self.0.result(content);
+    }
+
+    /// The pieces, and where the prompt stands after them. An assistant's turn that does not go on is closed;
+    /// `any` tells whether there is one.
+    pub(super) fn finish(mut self, any: bool, goes_on: bool) -> (Vec<OwnedPiece>, CarriedEnd) {
+        let asked = matches!(self.0.last, Last::Asked);
+        if any && !goes_on {
+            self.0.close_assistant();
+        }
+        let ends = match (any, goes_on && asked) {
+            (false, _) => CarriedEnd::Open,
+            (true, true) => CarriedEnd::Asked,
+            (true, false) => CarriedEnd::Said,
+        };
+        (self.0.prompt.new.into_iter().map(OwnedPiece::from).collect(), ends)
+    }
+}
+
+/// The prompt that asks for something beside the conversation: the list up to the newest answer, and a user
+/// message behind it that is recorded nowhere. What waits to be shown to the model is left out.
+pub(super) fn aside<'a>(framing: &'a Framing, records: &'a [LogRecord], text: &'a str) -> Prompt<'a> {
+    let spoke = |record: &LogRecord| matches!(record, LogRecord::AssistantMessage(_) | LogRecord::Carried(_));
+    let heard = records.iter().rposition(spoke).map_or(0, |last| last.saturating_add(1));
+    let mut replay = replayed(framing, records.get(..heard).unwrap_or_default());
+    replay.user(text);
+    replay.prompt.thinking = replay.open().0;
+    replay.prompt
 }

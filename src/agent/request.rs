@@ -10,12 +10,13 @@ use crate::proto::{EventKind, LogRecord, ReasoningTags, Timestamp, TokenId, Usag
 
 use super::cancel::{Cancel, Patience};
 use super::completion::{Ended, Look, Streamed, show, stream};
+use super::end::{End, reached};
 use super::ids::{Ids, ReadBack, resolve};
 use super::opening::other_model;
 use super::replay::{OwnedPiece, Prompt, replay};
-use super::room::tokenize;
+use super::room::{Shares, count, tokenize};
 use super::slot::Claim;
-use super::turn::{End, Turn, count, reached};
+use super::turn::Turn;
 use super::{AgentError, Counters};
 
 /// What is known of the prompt before a request.
@@ -28,11 +29,29 @@ pub(super) struct Asked {
     pub(super) expected: u64,
     /// Whether the answer begins inside the model's reasoning: because the prompt opened it, or because an
     /// answer that was cut off there goes on.
-    thinking: bool,
+    pub(super) thinking: bool,
     /// How many tokens may be generated …
-    max_tokens: u64,
-    /// … and which limit that is.
-    pub(super) max_why: String,
+    pub(super) max_tokens: u64,
+    /// … and which limit that is; none where the context leaves no more.
+    pub(super) bound: Option<Limit>,
+}
+
+/// Whether the next request has room in the context.
+pub(super) enum Room {
+    /// It has.
+    Asked(Asked),
+    /// It has not: why, in words.
+    Full(String),
+    /// The turn is over before.
+    Ended(End),
+}
+
+/// The ways out of a full context.
+pub(super) fn full(why: &str) -> String {
+    format!(
+        "{why}; `bxctl rebase` goes on from a summary in a new epoch ([limits] turn_rebases lets that happen by itself), \
+         or give the model server a larger context (-c)"
+    )
 }
 
 impl Asked {
@@ -88,6 +107,17 @@ impl Turn {
         if self.requests >= self.limits.turn_requests {
             return Ok(Some(End::limit(reached(&self.limits, Limit::TurnRequests))));
         }
+        if let Some(end) = self.served(cancel).await? {
+            return Ok(Some(end));
+        }
+        match other_model(&self.baseline.model, &self.served) {
+            Some(why) => Err(AgentError::OtherModel(why)),
+            None => Ok(None),
+        }
+    }
+
+    /// Waits for the model server, as long as it takes, and learns who it is.
+    pub(super) async fn served(&mut self, cancel: &Cancel) -> Result<Option<End>, AgentError> {
         let server = &self.agent.server;
         let ready = async {
             server.wait_ready(|why| self.publish(EventKind::Waiting { why: why.to_owned() })).await?;
@@ -103,16 +133,12 @@ impl Turn {
         // nor is waiting for the server the turn's own time
         self.deadline = self.deadline.checked_add(waited.elapsed()).unwrap_or(self.deadline);
         self.agent.n_ctx.set(Some(served.n_ctx));
-        let other = other_model(&self.baseline.model, &served);
         self.served = served;
-        match other {
-            Some(why) => Err(AgentError::OtherModel(why)),
-            None => Ok(None),
-        }
+        Ok(None)
     }
 
     /// Makes the prompt, and refuses one that cannot fit.
-    pub(super) async fn ask(&self, cancel: &Cancel) -> Result<Result<Asked, End>, AgentError> {
+    pub(super) async fn ask(&self, cancel: &Cancel) -> Result<Room, AgentError> {
         let framing = &self.baseline.framing;
         let replayed = self.conversation.read(|session| {
             let records = session.records();
@@ -128,35 +154,33 @@ impl Turn {
         let (mut prompt, pieces, expected, thinking) = replayed.await;
         let new = tokio::select! {
             biased;
-            reason = cancel.stopped() => return Ok(Err(End::stopped(reason))),
+            reason = cancel.stopped() => return Ok(Room::Ended(End::stopped(reason))),
             new = tokenize(&self.agent.server, &pieces) => new?,
         };
         prompt.extend_from_slice(&new);
         let n_ctx = self.n_ctx();
-        let room = n_ctx.saturating_sub(count(prompt.len())).saturating_sub(1);
-        if room < self.limits.context_reserve_tokens.max(1) {
+        let kept_free = self.summary_room(n_ctx).await?;
+        let room = n_ctx.saturating_sub(count(prompt.len())).saturating_sub(1).saturating_sub(kept_free);
+        let reserve = Shares::of(&self.limits, n_ctx, framing.head.len()).reserve;
+        if room < reserve {
             let why = format!(
-                "the context is full: the prompt has {} of {n_ctx} tokens, and [limits] context_reserve_tokens keeps {} \
-                 free for the answer; begin a new session, or give the model server a larger context (-c)",
-                prompt.len(),
-                self.limits.context_reserve_tokens
+                "the context is full: the prompt has {} of {n_ctx} tokens, and {reserve} are kept free for the answer \
+                 ([limits] context_reserve_tokens)",
+                prompt.len()
             );
-            return Ok(Err(End::limit(why)));
+            return Ok(Room::Full(why));
         }
         let left = self.limits.turn_tokens.saturating_sub(self.generated);
         if left == 0 {
-            return Ok(Err(End::limit(reached(&self.limits, Limit::TurnTokens))));
+            return Ok(Room::Ended(End::limit(reached(&self.limits, Limit::TurnTokens))));
         }
-        let context = format!(
-            "the context of {n_ctx} tokens is full; begin a new session, or give the model server a larger one (-c)"
-        );
         let bounds = [
-            (room, context),
-            (left, reached(&self.limits, Limit::TurnTokens)),
-            (self.limits.completion_tokens, reached(&self.limits, Limit::CompletionTokens)),
+            (room, None),
+            (left, Some(Limit::TurnTokens)),
+            (self.limits.completion_tokens, Some(Limit::CompletionTokens)),
         ];
-        let (max_tokens, max_why) = bounds.into_iter().min_by_key(|(n, _)| *n).unwrap_or_default();
-        Ok(Ok(Asked { prompt, new: new.len(), expected, thinking, max_tokens, max_why }))
+        let (max_tokens, bound) = bounds.into_iter().min_by_key(|(n, _)| *n).unwrap_or_default();
+        Ok(Room::Asked(Asked { prompt, new: new.len(), expected, thinking, max_tokens, bound }))
     }
 
     /// The slot's context, as the server said last.
@@ -177,7 +201,8 @@ impl Turn {
         let tags = tags.map(|tags| ReasoningTags { opened_by_prompt: asked.thinking, ..tags });
         let mut parser = ReplyParser::new(framing.tool_family, tags.as_ref());
         let session = self.conversation.id();
-        let claiming = self.agent.slot.claim(session, asked.list(), asked.expected, &self.served);
+        let claiming =
+            self.agent.slot.claim((session, self.epoch), asked.list(), asked.expected, &self.served);
         let mut claim = cancel.bound(self.patience(), claiming).await.unwrap_or_default();
         let thinking = tags.as_ref().map(|tags| ThinkingCap { tags, tokens: self.limits.thinking_tokens });
         let request = CompletionRequest {
@@ -267,6 +292,11 @@ impl Turn {
         streamed: Streamed,
         cancel: &Cancel,
     ) -> Result<Part, AgentError> {
+        // of a summary only the text counts
+        if self.summing.get().is_some() {
+            let ids = streamed.ids.iter().copied().map(Option::unwrap_or_default).collect();
+            return Ok(Part { streamed, ids });
+        }
         let ids = self.exact_ids(prompt, &streamed, cancel).await?;
         Ok(Part { streamed, ids })
     }

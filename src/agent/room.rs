@@ -1,13 +1,39 @@
 //! How much of the context is left.
 
+use crate::config::Limits;
 use crate::model::{ModelError, Server, Special};
 use crate::proto::{BaselineContent, LogRecord, TokenId};
 
 use super::error::AgentError;
 use super::replay::{OwnedPiece, Prompt, replay};
+use super::summary::new_room;
 
-fn count(n: usize) -> u64 {
+pub(super) fn count(n: usize) -> u64 {
     u64::try_from(n).unwrap_or(u64::MAX)
+}
+
+/// What the context is kept for, in tokens: each is what `[limits]` says, or a share of what the head leaves
+/// where the context is small.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shares {
+    /// For the answer.
+    pub(super) reserve: u64,
+    /// For a summary.
+    pub(super) summary: u64,
+    /// For turns that a new epoch keeps word for word.
+    pub(super) kept: u64,
+}
+
+impl Shares {
+    /// Of a context of `n_ctx` tokens, whose prompts have a head of `head`.
+    pub(super) fn of(limits: &Limits, n_ctx: u64, head: usize) -> Self {
+        let free = n_ctx.saturating_sub(count(head));
+        Self {
+            reserve: limits.context_reserve_tokens.min(free / 4).max(1),
+            summary: limits.summary_tokens.min(free / 6),
+            kept: limits.kept_tokens.min(free / 4),
+        }
+    }
 }
 
 /// Tokenises what is new.
@@ -52,7 +78,8 @@ impl Taken {
     }
 }
 
-/// Refuses a message that cannot fit beside what is `taken`, before anything is saved.
+/// Refuses a message that cannot fit beside what is `taken`, nor in a new epoch where one begins by itself,
+/// before anything is saved.
 ///
 /// Most messages are known to fit by their bytes, without asking the server, and are taken even while it is
 /// away.
@@ -60,24 +87,37 @@ pub(super) async fn check_message(
     server: &Server,
     text: &str,
     taken: &Taken,
-    known_n_ctx: u64,
-    reserve: u64,
+    baseline: &BaselineContent,
+    (limits, known_n_ctx): (&Limits, u64),
 ) -> Result<(), AgentError> {
-    let left = known_n_ctx.saturating_sub(reserve).saturating_sub(taken.most());
+    let head = baseline.framing.head.len();
+    let reserve = |n_ctx| Shares::of(limits, n_ctx, head).reserve;
+    let left = known_n_ctx.saturating_sub(reserve(known_n_ctx)).saturating_sub(taken.most());
     if count(text.len()).saturating_add(1) <= left {
         return Ok(());
     }
     let counted = async {
         // the server may have been given a larger context meanwhile
         let n_ctx = server.identity().await?.n_ctx;
-        let pending = tokenize(server, &taken.pending).await?.len();
-        Ok((n_ctx, count(pending), count(server.tokenize(text, Special::Plain).await?.len())))
+        let pending = count(tokenize(server, &taken.pending).await?.len());
+        let used = taken.known.saturating_add(pending).saturating_add(reserve(n_ctx));
+        let frame = count(baseline.framing.user_close.len());
+        let anew = new_room(server, &baseline.framing, limits, n_ctx).await?.saturating_sub(frame);
+        Ok((
+            n_ctx,
+            n_ctx.saturating_sub(used),
+            anew,
+            count(server.tokenize(text, Special::Plain).await?.len()),
+        ))
     };
     match counted.await {
-        Ok((n_ctx, pending, tokens)) => {
-            let used = taken.known.saturating_add(pending).saturating_add(reserve);
-            let left = n_ctx.saturating_sub(used);
-            if tokens <= left { Ok(()) } else { Err(AgentError::DoesNotFit { tokens, left, n_ctx }) }
+        Ok((n_ctx, left, anew, tokens)) => {
+            let by_itself = limits.turn_rebases > 0;
+            if tokens <= left || (by_itself && tokens <= anew) {
+                return Ok(());
+            }
+            let left = if by_itself { left.max(anew) } else { left };
+            Err(AgentError::DoesNotFit { tokens, left, n_ctx, rebase: tokens <= anew })
         }
         Err(e) => {
             let e: ModelError = e;

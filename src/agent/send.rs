@@ -59,6 +59,7 @@ impl Agent {
         };
         let text = session.records().iter().rev().find_map(|record| match record {
             LogRecord::UserMessage(message) if message.turn == turn => Some(message.text.clone()),
+            LogRecord::Carried(carried) => carried.exchanges.last().map(|exchange| exchange.user.clone()),
             _ => None,
         });
         drop(session);
@@ -75,13 +76,13 @@ impl Agent {
         cancel: &Cancel,
         text: &str,
     ) -> Result<(), AgentError> {
-        let (taken, n_ctx) = conversation
+        let (taken, baseline) = conversation
             .read(|session| {
                 let baseline = session.baseline().content();
-                (room::Taken::of(baseline, session.records()), baseline.model.n_ctx)
+                (room::Taken::of(baseline, session.records()), baseline.clone())
             })
             .await;
-        let (n_ctx, reserve) = (self.n_ctx.get().unwrap_or(n_ctx), self.limits().context_reserve_tokens);
+        let (limits, n_ctx) = (self.limits(), self.n_ctx.get().unwrap_or(baseline.model.n_ctx));
         tokio::select! {
             biased;
             reason = cancel.stopped() => Err(match reason {
@@ -91,11 +92,11 @@ impl Agent {
                     AgentError::Nothing(conversation.id().clone(), why)
                 }
             }),
-            checked = room::check_message(&self.server, text, &taken, n_ctx, reserve) => checked,
+            checked = room::check_message(&self.server, text, &taken, &baseline, (&limits, n_ctx)) => checked,
         }
     }
 
-    fn accepting(&self) -> Result<(), AgentError> {
+    pub(super) fn accepting(&self) -> Result<(), AgentError> {
         if self.stopping.get() { Err(AgentError::ShuttingDown) } else { Ok(()) }
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use crate::model::Server;
-use crate::proto::{ModelIdentity, SessionId, TokenId};
+use crate::proto::{Epoch, ModelIdentity, SessionId, TokenId};
 use crate::store::{Kept, SlotFiles, new_name};
 
 /// The pinned slot.
@@ -28,6 +28,7 @@ pub struct Slot {
 #[derive(Debug, Clone)]
 struct Held {
     session: SessionId,
+    epoch: Epoch,
     /// The session's list after its newest completion: the cache holds it, or all but its last token. Not
     /// known of what an earlier run of the daemon left there.
     list: Option<Vec<TokenId>>,
@@ -70,16 +71,31 @@ impl Slot {
     }
 
     /// A completion of `session` has left `list` in the cache.
-    pub async fn holds(&self, session: &SessionId, list: Vec<TokenId>, model: &ModelIdentity) {
-        let held = Held { session: session.clone(), list: Some(list), model: model.clone(), saved: false };
-        let before = self.held.replace(Some(held)).map(|held| held.session);
+    pub async fn holds(
+        &self,
+        (session, epoch): (&SessionId, Epoch),
+        list: Vec<TokenId>,
+        model: &ModelIdentity,
+    ) {
+        let held =
+            Held { session: session.clone(), epoch, list: Some(list), model: model.clone(), saved: false };
+        let before = self.held.replace(Some(held)).map(|held| (held.session, held.epoch));
         if let Some(files) = &self.files
-            && before.as_ref() != Some(session)
-            && let Err(e) = files.remember(self.server.slot(), session).await
+            && before.as_ref() != Some(&(session.clone(), epoch))
+            && let Err(e) = files.remember(self.server.slot(), session, epoch).await
         {
             log::warn!(SESSION:% = session, EVENT = "slot_unreadable"; "whose the slot is cannot be written down: {e}");
         }
         self.grown.notify_one();
+    }
+
+    /// A session has begun a new epoch: what the slot holds of the one before, and what was kept of it, is of no
+    /// use to anybody any more.
+    pub async fn begun(&self, session: &SessionId) {
+        if self.holder().as_ref() == Some(session) {
+            self.held.replace(None);
+        }
+        self.drop_files(session).await;
     }
 
     /// Returns when the slot has held the same for `quiet`, and no kept slot has as much.
@@ -97,12 +113,12 @@ impl Slot {
     /// `expected` tokens should be cached: saves what another session has there, and restores.
     pub async fn claim(
         &self,
-        session: &SessionId,
+        (session, epoch): (&SessionId, Epoch),
         list: &[TokenId],
         expected: u64,
         model: &ModelIdentity,
     ) -> Claim {
-        let mut claim = Claim { kept: self.find(session).await, why: None };
+        let mut claim = Claim { kept: self.find(session, epoch).await, why: None };
         self.recall(session, model).await;
         let holder = self.holder();
         if let Some(other) = holder.as_ref().filter(|holder| *holder != session) {
@@ -144,10 +160,10 @@ impl Slot {
             return;
         };
         let there = self.server.slot_tokens().await.ok().flatten().unwrap_or(0);
-        if let Some(other) =
-            files.remembered(self.server.slot()).await.filter(|other| there > 0 && other != session)
+        if let Some((other, epoch)) =
+            files.remembered(self.server.slot()).await.filter(|(other, _)| there > 0 && other != session)
         {
-            let held = Held { session: other, list: None, model: model.clone(), saved: false };
+            let held = Held { session: other, epoch, list: None, model: model.clone(), saved: false };
             self.held.replace(Some(held));
         }
     }
@@ -183,8 +199,8 @@ impl Slot {
         Ok(())
     }
 
-    async fn find(&self, session: &SessionId) -> Option<Kept> {
-        match self.files.as_ref()?.find(session).await {
+    async fn find(&self, session: &SessionId, epoch: Epoch) -> Option<Kept> {
+        match self.files.as_ref()?.find(session, epoch).await {
             Ok(kept) => kept,
             Err(e) => {
                 log::warn!(SESSION:% = session, EVENT = "slot_unreadable"; "saved slots cannot be looked at: {e}");
@@ -229,7 +245,8 @@ impl Slot {
         let name = new_name(&held.session);
         let saved = self.server.save_slot(&name).await.map_err(|e| e.to_string())?;
         let whose = (self.server.slot(), &held.model);
-        let kept = files.keep(&held.session, saved.n_written, held.list.as_deref(), whose).await;
+        let kept =
+            files.keep((&held.session, held.epoch), saved.n_written, held.list.as_deref(), whose).await;
         if kept.is_err() {
             // it may be large, and is of no use
             let _ = files.remove(&name).await;
@@ -266,7 +283,7 @@ impl Slot {
         if let Some(files) = &self.files
             && let Err(e) = files.forget(session).await
         {
-            log::warn!(SESSION:% = session; "the saved cache of the deleted session {session} stays: {e}");
+            log::warn!(SESSION:% = session; "the saved cache of {session} is of no use any more, and stays: {e}");
         }
     }
 }

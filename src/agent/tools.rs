@@ -10,7 +10,9 @@ use crate::tool::{self, CallContext, Policy, Prepared, SpillTarget, ToolReply};
 
 use super::AgentError;
 use super::cancel::Cancel;
-use super::turn::{End, Pending, Turn, reached};
+use super::earlier::EarlierEpochs;
+use super::end::{End, reached};
+use super::turn::{Pending, Turn};
 
 impl Turn {
     /// Runs the calls in order and records a result for each. Gives the turn's end when it may not go on.
@@ -80,7 +82,8 @@ impl Turn {
         let (session, turn, tool) = (self.conversation.id(), self.turn, run.tool());
         log::info!(SESSION:% = session, TURN:% = turn, EVENT = "tool_start", TOOL = tool; "turn {turn} of {session} runs the tool {tool}");
         let stop = tool::Cancel::new();
-        let dir = self.conversation.read(|session| session.dir().join("tool-output")).await;
+        let (dir, earlier) =
+            self.conversation.read(|s| (s.dir().join("tool-output"), EarlierEpochs::of(s))).await;
         let spill =
             SpillTarget { dir, stem: format!("call-{}", call.call), max_bytes: self.limits.tool_spill_bytes };
         let context = CallContext {
@@ -88,6 +91,7 @@ impl Turn {
             output_bytes: self.limits.tool_output_bytes,
             spill: Some(spill),
             cancel: stop.clone(),
+            earlier: Some(earlier),
         };
         let mut reply = pin!(run.run(context));
         tokio::select! {

@@ -1,5 +1,6 @@
 //! The turn loop: completions and tools, from a durable message to a durable end.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use tokio::time::Instant;
 use crate::config::{Limit, Limits};
 use crate::model::{Final, ParsedCall, Stop};
 use crate::proto::{
-    AssistantMessage, BaselineContent, CallId, Certainty, ErrorCode, EventKind, Finish, LogRecord,
+    AssistantMessage, BaselineContent, CallId, Certainty, Epoch, ErrorCode, EventKind, Finish, LogRecord,
     ModelIdentity, Timestamp, ToolCall, TurnEnd, TurnId, TurnOutcome, Usage, UsageRecord,
 };
 
@@ -16,35 +17,10 @@ use super::broken::answers;
 use super::cancel::{Cancel, StopReason};
 use super::completion::Ended;
 use super::conversation::Reservation;
-use super::request::{Answered, Asked};
+use super::end::{End, reached};
+use super::request::{Answered, Asked, Room, full};
+use super::room::count;
 use super::{Agent, AgentError, Conversation, Counters};
-
-/// How a turn ends.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct End {
-    pub(super) outcome: TurnOutcome,
-    pub(super) detail: Option<String>,
-}
-
-impl End {
-    pub(super) fn limit(why: String) -> Self {
-        Self { outcome: TurnOutcome::Limit, detail: Some(why) }
-    }
-
-    pub(super) fn stopped(reason: StopReason) -> Self {
-        let detail = match reason {
-            StopReason::Cancelled => None,
-            StopReason::Shutdown => Some("loopd was told to end".to_owned()),
-        };
-        Self { outcome: TurnOutcome::Cancelled, detail }
-    }
-}
-
-/// Which limit was reached, its value, and how to raise it.
-pub(super) fn reached(limits: &Limits, limit: Limit) -> String {
-    let info = limit.info();
-    format!("the limit of {} {} was reached; {}", limits.get(limit), info.unit, limits.hint(limit))
-}
 
 /// A call that the model made, recorded and without a result yet.
 pub(super) struct Pending {
@@ -69,10 +45,16 @@ pub(super) struct Turn {
     pub(super) calls: u64,
     pub(super) last_call: Option<(String, String)>,
     pub(super) repeats: u64,
-}
-
-pub(super) fn count(n: usize) -> u64 {
-    u64::try_from(n).unwrap_or(u64::MAX)
+    /// The epoch that its records go to.
+    pub(super) epoch: Epoch,
+    /// How often it has begun a new epoch.
+    pub(super) rebases: u64,
+    /// It is no turn, but a new epoch that somebody wants; events then name no turn.
+    pub(super) by_hand: bool,
+    /// While a summary is written: how many tokens of it there are, and the most. What is written is no answer.
+    pub(super) summing: Cell<Option<(u64, u64)>>,
+    /// In an epoch and a context of so many tokens, so many are kept free for a summary.
+    pub(super) question: Cell<Option<(Epoch, u64, u64)>>,
 }
 
 pub(super) fn millis(took: Duration) -> u64 {
@@ -81,27 +63,7 @@ pub(super) fn millis(took: Duration) -> u64 {
 
 /// Runs a turn whose message is durable, to its durable end.
 pub(super) async fn run(agent: Rc<Agent>, reservation: Reservation, turn: TurnId) {
-    let conversation = Rc::clone(&reservation.conversation);
-    let baseline = conversation.read(|session| Rc::new(session.baseline().content().clone())).await;
-    let limits = agent.limits();
-    let began = Instant::now();
-    let seconds = Duration::from_secs(limits.turn_seconds);
-    let deadline = began.checked_add(seconds).unwrap_or(began);
-    let mut turn = Turn {
-        agent,
-        conversation,
-        served: baseline.model.clone(),
-        baseline,
-        limits,
-        turn,
-        began,
-        deadline,
-        requests: 0,
-        generated: 0,
-        calls: 0,
-        last_call: None,
-        repeats: 0,
-    };
+    let mut turn = Turn::new(agent, &reservation, turn).await;
     if let Err(error) = turn.drive(&reservation.running.cancel).await {
         turn.fail(error).await;
     }
@@ -110,8 +72,46 @@ pub(super) async fn run(agent: Rc<Agent>, reservation: Reservation, turn: TurnId
 }
 
 impl Turn {
+    pub(super) async fn new(agent: Rc<Agent>, reservation: &Reservation, turn: TurnId) -> Self {
+        let conversation = Rc::clone(&reservation.conversation);
+        let (baseline, epoch) =
+            conversation.read(|s| (Rc::new(s.baseline().content().clone()), s.epoch())).await;
+        let limits = agent.limits();
+        let began = Instant::now();
+        let seconds = Duration::from_secs(limits.turn_seconds);
+        Self {
+            agent,
+            conversation,
+            served: baseline.model.clone(),
+            baseline,
+            limits,
+            turn,
+            began,
+            deadline: began.checked_add(seconds).unwrap_or(began),
+            requests: 0,
+            generated: 0,
+            calls: 0,
+            last_call: None,
+            repeats: 0,
+            epoch,
+            rebases: 0,
+            by_hand: false,
+            summing: Cell::new(None),
+            question: Cell::new(None),
+        }
+    }
+
     pub(super) fn publish(&self, kind: EventKind) {
-        self.agent.events.publish(self.conversation.id(), Some(self.turn), kind);
+        let kind = match (self.summing.get(), kind) {
+            (Some((done, most)), EventKind::Text { .. } | EventKind::Reasoning { .. }) => {
+                let done = done.saturating_add(1).min(most);
+                self.summing.set(Some((done, most)));
+                EventKind::Summary { done, most }
+            }
+            (_, kind) => kind,
+        };
+        let turn = (!self.by_hand).then_some(self.turn);
+        self.agent.events.publish(self.conversation.id(), turn, kind);
     }
 
     pub(super) async fn append(&self, records: Vec<LogRecord>) -> Result<(), AgentError> {
@@ -219,9 +219,17 @@ impl Turn {
         if let Some(end) = self.ready(cancel).await? {
             return Ok(Err(end));
         }
-        let asked = match self.ask(cancel).await? {
-            Ok(asked) => asked,
-            Err(end) => return Ok(Err(end)),
+        let asked = loop {
+            match self.ask(cancel).await? {
+                Room::Asked(asked) => break asked,
+                Room::Ended(end) => return Ok(Err(end)),
+                Room::Full(why) if self.may_rebase() => {
+                    if let Err(end) = self.make_room(why, cancel).await? {
+                        return Ok(Err(end));
+                    }
+                }
+                Room::Full(why) => return Ok(Err(End::limit(full(&why)))),
+            }
         };
         let answered = self.complete(&asked, cancel).await?;
         self.requests = self.requests.saturating_add(1);
@@ -229,7 +237,7 @@ impl Turn {
     }
 
     /// Lets a server that is not there a moment's time, which is not the turn's own.
-    async fn pause(&mut self, cancel: &Cancel) -> Result<(), End> {
+    pub(super) async fn pause(&mut self, cancel: &Cancel) -> Result<(), End> {
         const PAUSE: Duration = Duration::from_millis(500);
         self.deadline = self.deadline.checked_add(PAUSE).unwrap_or(self.deadline);
         tokio::select! {
@@ -282,13 +290,14 @@ impl Turn {
             LogRecord::Usage(UsageRecord::new(now, self.turn, usage, took)),
         ];
         records.extend(end.as_ref().map(|end| self.end_record(end)));
-        let head = if asked.expected == 0 { self.baseline.framing.head.len() } else { 0 };
+        // of an epoch's first prompt all is new
+        let new_n = count(if asked.expected == 0 { asked.prompt.len() } else { asked.new });
         session.append_all(records).await?;
         drop(session);
         self.generated = self.generated.saturating_add(usage.predicted_n);
         let context_n = count(list.len());
-        self.agent.slot.holds(self.conversation.id(), list, &self.served).await;
-        self.account(asked, &usage, finish, count(asked.new.saturating_add(head)), context_n, took);
+        self.agent.slot.holds((self.conversation.id(), self.epoch), list, &self.served).await;
+        self.account(asked, &usage, finish, new_n, context_n, took);
         for pending in &calls {
             let ToolCall { call, name, arguments } = pending.call.clone();
             self.publish(EventKind::ToolCall { call, name, arguments });
@@ -313,7 +322,7 @@ impl Turn {
             Ended::TimeUp => (Finish::Cancelled, Some(End::limit(reached(&self.limits, Limit::TurnSeconds)))),
             // the last two are followed by another request, whose end this is
             Ended::Final(Final { stop: Stop::Limit, .. }) | Ended::Cut(_) | Ended::ThinkingLimit(_) => {
-                (Finish::Length, Some(End::limit(asked.max_why.clone())))
+                (Finish::Length, self.bounded(asked))
             }
             Ended::Final(_) if answered.reply.calls.is_empty() => {
                 (Finish::Stop, Some(End { outcome: TurnOutcome::Done, detail: None }))
@@ -322,11 +331,25 @@ impl Turn {
         }
     }
 
-    fn account(&self, asked: &Asked, usage: &Usage, finish: Finish, new_n: u64, context_n: u64, millis: u64) {
+    /// How the turn ends with an answer that met a limit; one that filled the context goes on in a new epoch.
+    fn bounded(&self, asked: &Asked) -> Option<End> {
+        match asked.bound {
+            None if self.may_rebase() => None,
+            None => Some(End::limit(full(&format!("the context of {} tokens is full", self.n_ctx())))),
+            Some(limit) => Some(End::limit(reached(&self.limits, limit))),
+        }
+    }
+
+    /// Counts what a completion cost.
+    pub(super) fn spent(&self, usage: &Usage) {
         let counters = &self.agent.counters;
         Counters::add(&counters.cached, usage.cache_n);
         Counters::add(&counters.evaluated, usage.prompt_n);
         Counters::add(&counters.generated, usage.predicted_n);
+    }
+
+    fn account(&self, asked: &Asked, usage: &Usage, finish: Finish, new_n: u64, context_n: u64, millis: u64) {
+        self.spent(usage);
         let session = self.conversation.id();
         let turn = self.turn;
         let lost_n = asked.expected.saturating_sub(usage.cache_n);

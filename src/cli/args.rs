@@ -51,6 +51,12 @@ pub enum Command {
     Cancel(Which),
     /// Ask again where the newest turn has no answer, without a new message
     Retry(Retry),
+    /// Go on in a new epoch, from a summary and with today's configuration
+    ///
+    /// Makes room in a full context, and takes up a changed system prompt, tools, settings or model. The last turns
+    /// stay as they are, the earlier ones are summarised by the model; all of them stay in the log. Ctrl-C stops
+    /// it, and the session is then as it was.
+    Rebase(Rebase),
     /// Give a session a name
     Rename(Rename),
     /// Really delete a session's files
@@ -159,6 +165,20 @@ pub struct Retry {
     /// Which session
     pub session: Option<String>,
     /// Print the turn's events, one JSON object a line, the last being turn_end
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `rebase`.
+#[derive(Debug, Args)]
+pub struct Rebase {
+    /// Which session
+    #[arg(conflicts_with = "named")]
+    pub session: Option<String>,
+    /// The same as SESSION
+    #[arg(long = "session", id = "named", value_name = "SESSION")]
+    pub named: Option<String>,
+    /// Print the events, one JSON object a line, the last being rebased
     #[arg(long)]
     pub json: bool,
 }

@@ -163,14 +163,14 @@ pub fn usage_lines(info: &SessionInfo, turns: &[TurnUsage], width: Option<usize>
     ];
     let cells = |t: &TurnUsage| {
         vec![
-            t.turn.to_string(),
+            row_name(t),
             t.cache_n.to_string(),
             t.prompt_n.to_string(),
             t.new_n.to_string(),
             t.lost_n.to_string(),
             t.predicted_n.to_string(),
             format!("{:.1}", t.seconds),
-            outcome_word(t.outcome).to_owned(),
+            if t.epoch.is_some() { "summary" } else { outcome_word(t.outcome) }.to_owned(),
         ]
     };
     let mut rows: Vec<Vec<String>> = turns.iter().map(cells).collect();
@@ -182,6 +182,12 @@ pub fn usage_lines(info: &SessionInfo, turns: &[TurnUsage], width: Option<usize>
     lines.push(String::new());
     lines.extend(plot::bars(turns, width.unwrap_or(plot::DEFAULT_WIDTH)));
     lines
+}
+
+/// A turn's number; of a summary, the epoch that began with it.
+#[must_use]
+pub fn row_name(row: &TurnUsage) -> String {
+    row.epoch.map_or_else(|| row.turn.to_string(), |epoch| format!("E{epoch}"))
 }
 
 fn sum(turns: &[TurnUsage]) -> Vec<String> {

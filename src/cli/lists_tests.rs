@@ -11,6 +11,7 @@ fn info(id: &str, name: Option<&str>, state: SessionState, reason: Option<&str>)
         messages: 12,
         turns: 6,
         context_n: 1873,
+        epoch: crate::proto::Epoch(0),
         model: Some("SmolLM2-135M-Instruct.Q4_1".to_owned()),
         reason: reason.map(str::to_owned),
     }
@@ -19,6 +20,7 @@ fn info(id: &str, name: Option<&str>, state: SessionState, reason: Option<&str>)
 fn turn(turn: u64, cache_n: u64, prompt_n: u64, predicted_n: u64, lost_n: u64) -> TurnUsage {
     TurnUsage {
         turn: TurnId(turn),
+        epoch: None,
         cache_n,
         prompt_n,
         predicted_n,

@@ -17,6 +17,7 @@ mod link;
 mod lists;
 mod pen;
 mod plot;
+mod rebase;
 mod send;
 mod show;
 mod table;
@@ -124,6 +125,7 @@ async fn dispatch(link: &mut Link, command: Command) -> Result<u8, CliError> {
     match command {
         Command::Chat(options) => return chat::chat(link, options).await,
         Command::Send(options) => return send::send(link, options).await,
+        Command::Rebase(options) => return rebase::rebase(link, options).await,
         Command::Retry(options) => return send::retry(link, options).await,
         Command::Sessions(options) => lists::sessions(link, options.json).await?,
         Command::Usage(options) => lists::usage(link, options.session.as_deref(), options.json).await?,

@@ -1,5 +1,6 @@
 //! `bxctl usage` as bars: one a turn, no colour needed.
 
+use super::lists::row_name;
 use super::text;
 use crate::proto::TurnUsage;
 
@@ -18,7 +19,7 @@ const AGAIN: char = '!';
 pub fn bars(turns: &[TurnUsage], width: usize) -> Vec<String> {
     let skipped = turns.len().saturating_sub(MOST_BARS);
     let shown = turns.get(skipped..).unwrap_or_default();
-    let digits = shown.iter().map(|t| t.turn.to_string().len()).max().unwrap_or(1);
+    let digits = shown.iter().map(|t| row_name(t).len()).max().unwrap_or(1);
     let room = width.saturating_sub(digits.saturating_add(1)).max(8);
     let most = shown.iter().map(total).max().unwrap_or(0).max(1);
     let legend =
@@ -35,7 +36,7 @@ pub fn bars(turns: &[TurnUsage], width: usize) -> Vec<String> {
             (AGAIN, again),
             (GENERATED, turn.predicted_n),
         ];
-        lines.push(format!("{:>digits$} {}", turn.turn.to_string(), bar(&parts, most, room)));
+        lines.push(format!("{:>digits$} {}", row_name(turn), bar(&parts, most, room)));
     }
     lines
 }

@@ -7,7 +7,7 @@ use super::lists::{minute, outcome_word, state_word};
 use super::text;
 use super::view::tool_result_line;
 use crate::proto::{
-    AssistantMessage, CallId, Decision, LogRecord, SessionInfo, SessionState, ToolResult, TurnEnd,
+    AssistantMessage, CallId, Carried, Decision, LogRecord, SessionInfo, SessionState, ToolResult, TurnEnd,
     TurnOutcome,
 };
 
@@ -85,6 +85,7 @@ impl Transcript {
                 let decision = if a.decision == Decision::Allow { "allowed" } else { "denied" };
                 self.dim(&format!("⚙ call {} {decision} by {}", a.call, text::line(&a.by)))
             }
+            LogRecord::Carried(c) => self.dim(&carried_lines(c).join("\n")),
             LogRecord::Named(n) => self.dim(&format!("named \"{}\"", text::line(&n.name))),
             LogRecord::TurnEnd(end) => end_line(end).map(|line| self.dim(&line)).unwrap_or_default(),
             LogRecord::SessionStart(s) if s.epoch.0 > 0 => self.dim(&format!("epoch {}", s.epoch)),
@@ -112,6 +113,24 @@ impl Transcript {
         }
         out
     }
+}
+
+/// What an epoch began with; the turns themselves stand above, in the epoch before.
+fn carried_lines(carried: &Carried) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(summary) = &carried.summary {
+        lines.push(format!("summary of the turns up to {}: {}", summary.through, summary.text));
+    }
+    match (carried.exchanges.first(), carried.exchanges.last()) {
+        (Some(first), Some(last)) if first.turn == last.turn => {
+            lines.push(format!("turn {} goes on in the context as it was", first.turn));
+        }
+        (Some(first), Some(last)) => {
+            lines.push(format!("turns {} to {} go on in the context as they were", first.turn, last.turn));
+        }
+        _ => {}
+    }
+    lines
 }
 
 /// How a turn ended, where it is worth a line.
@@ -178,6 +197,10 @@ impl Markdown {
                 format!("\nTool `{line}` ({how}):\n\n{}\n{}", fence(&arguments), fence(&r.content))
             }
             LogRecord::TurnEnd(end) => end_line(end).map(|line| format!("\n*{line}*\n")).unwrap_or_default(),
+            LogRecord::SessionStart(s) if s.epoch.0 > 0 => format!("\n---\n\n## Epoch {}\n", s.epoch),
+            LogRecord::Carried(c) => {
+                carried_lines(c).iter().map(|line| format!("\n{}\n", quote(line))).collect()
+            }
             _ => String::new(),
         }
     }
@@ -262,6 +285,7 @@ mod tests {
             messages: 3,
             turns: 1,
             context_n: 300,
+            epoch: crate::proto::Epoch(0),
             model: Some("tiny".into()),
             reason: Some("turn 1 has no end".into()),
         }

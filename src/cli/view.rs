@@ -56,6 +56,16 @@ impl View {
                 let new = done.saturating_sub(*cached);
                 pen.progress(&format!("reading {percent} %: {new} of {left} tokens, {cached} from cache"))?;
             }
+            EventKind::Summary { done, most } => {
+                pen.progress(&format!("summarising the conversation: {done} of at most {most} tokens"))?;
+            }
+            EventKind::Rebased { outcome, epoch, detail } => {
+                let detail = text::line(detail);
+                match outcome {
+                    TurnOutcome::Done => pen.note(&format!("epoch {epoch}: {detail}"))?,
+                    _ => pen.warn(&format!("no new epoch: {detail}"))?,
+                }
+            }
             EventKind::Text { text } => pen.answer(text)?,
             EventKind::Reasoning { text } => pen.reasoning(text)?,
             EventKind::ToolCall { call, name, arguments } => {

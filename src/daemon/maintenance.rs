@@ -70,7 +70,13 @@ pub fn verify(home: &Path, which: Option<&str>) -> u8 {
                 Err(SessionError::NotFound(_)) if which.is_none() => continue,
                 Err(e) => return Err(e),
             };
-            let Inspected { epochs, records, bytes, error, .. } = found;
+            let Inspected { epochs, records, bytes, remains, error, .. } = found;
+            for name in remains {
+                println!(
+                    "{id}: {name} is left of an epoch whose beginning was cut off; nothing reads it; `loopd repair \
+                     {id}`, or the next new epoch, moves it away"
+                );
+            }
             match error {
                 None => println!("{id}: ok, {records} records, {bytes} bytes, {epochs} epochs"),
                 Some(error) => {
@@ -113,6 +119,18 @@ fn tell(id: &SessionId, remedy: &Remedy, done: bool) -> u8 {
                 println!(
                     "would cut {bytes} bytes from byte {keep} on and save them beside the log; {good} lines stay"
                 );
+                println!("nothing was changed; `loopd repair {id} --yes` does it");
+            }
+        }
+        Remedy::MoveRemains(moves) => {
+            println!(
+                "{id}: the beginning of its next epoch was cut off; it goes on in the one before, and is whole"
+            );
+            let verb = if done { "moved" } else { "would move" };
+            for (from, to) in moves {
+                println!("{verb} {} to {}", from.display(), to.display());
+            }
+            if !done {
                 println!("nothing was changed; `loopd repair {id} --yes` does it");
             }
         }

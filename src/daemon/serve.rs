@@ -20,7 +20,7 @@ use crate::store::{self, Catalog, OpenOptions, SlotFiles, StoreLimits, TornTail}
 
 use super::args::Common;
 use super::pin::{self, PinError};
-use super::service::{About, Daemon};
+use super::service::{About, Daemon, settings};
 use super::sessions::Sessions;
 use super::{EXIT_CONFIG, fail, journal};
 
@@ -172,7 +172,8 @@ fn wire(config: Config, catalog: Catalog, hub: Rc<Hub>) -> Result<Daemon, Box<dy
     let most = size(config.limits.open_sessions);
     let events: Rc<dyn Events> = Rc::new(ToHub(Rc::clone(&hub)));
     let sessions = Sessions::new(catalog, most, Rc::clone(&events));
-    let agent = Agent::new(Rc::clone(&server), Rc::new(tools), slot_files, config.limits.clone(), events);
+    let frozen = (config.limits.clone(), settings(&config));
+    let agent = Agent::new(Rc::clone(&server), Rc::new(tools), slot_files, frozen, events);
     Ok(Daemon {
         agent,
         server,
@@ -248,7 +249,7 @@ fn reload(daemon: &Daemon, common: &Common) {
             let (applied, restart) = Config::reloadable_diff(&old, &new);
             let config = old.reloaded(&new);
             log::set_max_level(config.daemon.log_level.into());
-            daemon.agent.set_limits(config.limits.clone());
+            daemon.agent.configure(config.limits.clone(), settings(&config));
             daemon.config.replace(config);
             let list = |keys: &[String]| if keys.is_empty() { "none".to_owned() } else { keys.join(", ") };
             let (applied, restart) = (list(&applied), list(&restart));

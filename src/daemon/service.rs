@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -11,13 +12,26 @@ use crate::config::Config;
 use crate::model::Server;
 use crate::proto::{
     BaselineContent, ErrorBody, ErrorCode, LogRecord, Named, Reply, Request, ServerState, SessionId,
-    SessionInfo, SessionState, Timestamp, turn_usages,
+    SessionInfo, SessionState, Timestamp,
 };
 use crate::store::{Baseline, SessionError};
 use crate::tool::Registry;
 
 use super::errors::{of_agent, of_store};
 use super::sessions::Sessions;
+
+/// How long the model server may take to tell who it is, when a session is opened.
+const KNOWN: Duration = Duration::from_secs(2);
+
+/// What new sessions and epochs are frozen with, as the configuration says.
+pub(super) fn settings(config: &Config) -> Settings {
+    Settings {
+        system_prompt: config.model.system_prompt.clone(),
+        tools: Registry::shown().to_owned(),
+        sampling: config.model.sampling.clone(),
+        reasoning: config.model.reasoning.clone(),
+    }
+}
 
 /// The daemon, as the channel sees it.
 pub(super) struct Daemon {
@@ -90,6 +104,11 @@ impl Daemon {
                 let turn = self.agent.retry(&conversation).await.map_err(|e| of_agent(&e))?;
                 Ok(Reply::Turn { session, turn })
             }
+            Request::Rebase { session } => {
+                let conversation = self.conversation(&session).await?;
+                self.agent.rebase(&conversation).await.map_err(|e| of_agent(&e))?;
+                Ok(Reply::Done {})
+            }
             Request::Cancel { session } => {
                 let conversation = self.conversation(&session).await?;
                 conversation.stop(StopReason::Cancelled).await.map_err(|e| of_agent(&e))?;
@@ -103,12 +122,8 @@ impl Daemon {
                 Ok(Reply::Records { records, next })
             }
             Request::Usage { session } => {
-                let conversation = self.conversation(&session).await?;
-                let rows = conversation.read(|s| {
-                    let head = s.baseline().content().framing.head.len();
-                    turn_usages(u64::try_from(head).unwrap_or(u64::MAX), s.records())
-                });
-                Ok(Reply::Usage { turns: rows.await })
+                let turns = self.sessions.catalog().usage(&session).await.map_err(|e| of_store(&e))?;
+                Ok(Reply::Usage { turns })
             }
             Request::Status {} => Ok(Reply::Status { status: Box::new(self.status().await) }),
             Request::Metrics {} => Ok(Reply::Metrics { text: self.metrics() }),
@@ -119,17 +134,6 @@ impl Daemon {
                 self.stop.notify_one();
                 Ok(Reply::Done {})
             }
-        }
-    }
-
-    /// What a new session is frozen with today.
-    fn settings(&self) -> Settings {
-        let config = self.config.borrow();
-        Settings {
-            system_prompt: config.model.system_prompt.clone(),
-            tools: Registry::shown().to_owned(),
-            sampling: config.model.sampling.clone(),
-            reasoning: config.model.reasoning.clone(),
         }
     }
 
@@ -144,8 +148,12 @@ impl Daemon {
 
     /// A session's state, and how its baseline differs from today's configuration.
     async fn describe(&self, conversation: &Conversation) -> Result<Reply, ErrorBody> {
-        let differs =
-            conversation.read(|s| agent::differences(s.baseline().content(), &self.settings())).await;
+        // a server that is away, or slow, is no reason to keep anybody waiting
+        let served = tokio::time::timeout(KNOWN, self.server.identity()).await.ok().and_then(Result::ok);
+        let settings = self.agent.settings();
+        let differs = conversation
+            .read(|s| agent::differences(s.baseline().content(), &settings, served.as_ref()))
+            .await;
         let info = self.sessions.catalog().info(conversation.id()).await.map_err(|e| of_store(&e))?;
         Ok(Reply::Session { info: self.overlay(info), differs })
     }
@@ -177,7 +185,7 @@ impl Daemon {
         {
             return Ok(content);
         }
-        agent::freeze(&self.server, &self.settings()).await.map_err(|e| {
+        agent::freeze(&self.server, &self.agent.settings()).await.map_err(|e| {
             // whoever asks waits, and can stop waiting: a session that nobody waits for any more is not made
             let code = if e.is_wait() { ErrorCode::Waiting } else { ErrorCode::Model };
             ErrorBody::new(code, e.to_string())
@@ -188,7 +196,8 @@ impl Daemon {
         let id = self.sessions.catalog().latest().await.ok()??;
         let conversation = self.sessions.get(&id).await.ok()?;
         let content = conversation.read(|s| s.baseline().content().clone()).await;
-        (agent::differences(&content, &self.settings()).is_empty() && content.model.url == self.about.url)
+        (agent::differences(&content, &self.agent.settings(), None).is_empty()
+            && content.model.url == self.about.url)
             .then_some(content)
     }
 

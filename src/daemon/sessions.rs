@@ -50,6 +50,15 @@ impl Sessions {
         // one whose sync failed is let go of first, and with it its lock
         self.close(id);
         let (session, cut) = self.catalog.open(id).await?;
+        let remains = session.remains().join(", ");
+        if !remains.is_empty() {
+            let message = format!(
+                "the beginning of its next epoch was cut off, and the session goes on as it was; nothing reads what is \
+                 left of it ({remains}), and the next new epoch moves it away"
+            );
+            log::warn!(SESSION:% = id, EVENT = "epoch_cut_off"; "session {id}: {message}");
+            self.events.publish(id, None, EventKind::Notice { code: "epoch_cut_off".to_owned(), message });
+        }
         let conversation = self.adopt(session);
         if let Some(cut) = cut {
             let message = format!(

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use crate::config::{self, ToolsConfig};
-use crate::tool::{CommandSpec, CommandTool, Installed, Policy, Registry, Rlimits, Time};
+use crate::tool::{CommandSpec, CommandTool, Installed, Policy, ReadSession, Registry, Rlimits, Time, Tool};
 
 /// The built-in tools and the configured ones. A command without a directory of its own works in one below
 /// `work`.
@@ -18,7 +18,9 @@ pub(super) fn registry(config: &ToolsConfig, work: &Path) -> Result<Registry, Bo
             .create(work)
             .map_err(|e| format!("{}: {e}", work.display()))?;
     }
-    let mut installed = vec![Installed { tool: Rc::new(Time), policy: Policy::Allow }];
+    let built_in: [Rc<dyn Tool>; 2] = [Rc::new(Time), Rc::new(ReadSession)];
+    let mut installed: Vec<Installed> =
+        built_in.into_iter().map(|tool| Installed { tool, policy: Policy::Allow }).collect();
     for (name, tool) in &config.command {
         let spec = CommandSpec {
             name: name.clone(),

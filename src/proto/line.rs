@@ -20,8 +20,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::{
-    Approval, AssistantMessage, Digest, LogRecord, Named, SessionStart, ToolResult, ToolStart, TurnEnd,
-    UsageRecord, UserMessage,
+    Approval, AssistantMessage, Carried, Digest, LogRecord, Named, SessionStart, ToolResult, ToolStart,
+    TurnEnd, UsageRecord, UserMessage,
 };
 
 const PREV: &[u8] = b"{\"prev\":\"";
@@ -118,6 +118,7 @@ pub fn encode_line(prev: Digest, place: Place, record: &LogRecord) -> Result<Vec
     line.extend_from_slice(b"\",");
     match record {
         LogRecord::SessionStart(r) => fields(&mut line, r),
+        LogRecord::Carried(r) => fields(&mut line, r),
         LogRecord::UserMessage(r) => fields(&mut line, r),
         LogRecord::AssistantMessage(r) => fields(&mut line, r),
         LogRecord::ToolStart(r) => fields(&mut line, r),
@@ -158,6 +159,7 @@ impl Line {
         let Envelope { prev, place, kind, body } = Envelope::read(line)?;
         let record = match kind {
             b"session_start" => LogRecord::SessionStart(parse::<SessionStart>(body)?),
+            b"carried" => LogRecord::Carried(parse::<Carried>(body)?),
             b"user_message" => LogRecord::UserMessage(parse::<UserMessage>(body)?),
             b"assistant_message" => LogRecord::AssistantMessage(parse::<AssistantMessage>(body)?),
             b"tool_start" => LogRecord::ToolStart(parse::<ToolStart>(body)?),

@@ -6,6 +6,7 @@
 //! - A field or a kind that this version does not know is an error, never skipped.
 
 mod baseline;
+mod carried;
 mod channel;
 mod ids;
 mod line;
@@ -19,6 +20,7 @@ pub use baseline::{
     BASELINE_FORMAT, BaselineContent, Framing, ModelIdentity, ReasoningSettings, ReasoningTags, Sampling,
     ToolFamily, ToolResultsBy, ToolsBy,
 };
+pub use carried::{Carried, CarriedEnd, Exchange, Summary, SummaryCost};
 pub use channel::{
     Certainty, ErrorBody, ErrorCode, Event, EventKind, Incoming, Outgoing, PROTOCOL_VERSION, Phase, Position,
     Reply, Request, RequestFrame, ServerState, SessionInfo, SessionState, Snapshot, Status,
@@ -32,4 +34,4 @@ pub use record::{
 pub use sequence::{Sequence, Violation};
 pub use slot::SlotManifest;
 pub use tokens::{TokenId, TokenIds};
-pub use usage::{TurnUsage, Usage, cached_after, context_tokens, turn_usages};
+pub use usage::{TurnUsage, Usage, UsageTable, cached_after};

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{CallId, Digest, Epoch, SessionId, Timestamp, TokenId, TokenIds, TurnId, Usage};
+use super::{CallId, Carried, Digest, Epoch, SessionId, Timestamp, TokenId, TokenIds, TurnId, Usage};
 
 /// One record of a session's log. On disk the tag is `type`, in snake case.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -10,6 +10,8 @@ use super::{CallId, Digest, Epoch, SessionId, Timestamp, TokenId, TokenIds, Turn
 pub enum LogRecord {
     /// The first line of an epoch.
     SessionStart(SessionStart),
+    /// What an epoch after the first begins with.
+    Carried(Carried),
     /// What the user said; begins a turn.
     UserMessage(UserMessage),
     /// A completion, as the model wrote it.
@@ -34,6 +36,7 @@ impl LogRecord {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::SessionStart(_) => "session_start",
+            Self::Carried(_) => "carried",
             Self::UserMessage(_) => "user_message",
             Self::AssistantMessage(_) => "assistant_message",
             Self::ToolStart(_) => "tool_start",
@@ -50,6 +53,7 @@ impl LogRecord {
     pub fn time(&self) -> Timestamp {
         match self {
             Self::SessionStart(r) => r.time,
+            Self::Carried(r) => r.time,
             Self::UserMessage(r) => r.time,
             Self::AssistantMessage(r) => r.time,
             Self::ToolStart(r) => r.time,

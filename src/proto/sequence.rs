@@ -3,13 +3,21 @@
 use std::fmt;
 
 use super::{
-    AssistantMessage, CallId, Epoch, Finish, LogRecord, SessionStart, ToolOutcome, ToolResult, TurnEnd,
-    TurnId, TurnOutcome,
+    AssistantMessage, CallId, Carried, CarriedEnd, Epoch, Finish, LogRecord, SessionStart, ToolOutcome,
+    ToolResult, TurnEnd, TurnId, TurnOutcome,
 };
 
 /// Why a record cannot stand where it stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation(String);
+
+impl Violation {
+    /// An epoch that begins without the turn that the one before left open.
+    #[must_use]
+    pub fn left_open(turn: TurnId) -> Self {
+        Self(format!("turn {turn} of the epoch before is open and was not carried over"))
+    }
+}
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -53,20 +61,33 @@ struct Turn {
 /// What it holds to be true of every log: the first record is `session_start`, and no other; turns count
 /// up by one and one is open at a time; an assistant speaks only in a turn, and only when every call
 /// before has its result; a call's start and result follow its announcement, each at most once, results
-/// in the calls' order; a turn that failed, was cancelled or met a limit may be taken up again.
+/// in the calls' order; a turn that failed, was cancelled or met a limit may be taken up again. What an epoch
+/// takes over stands right behind its `session_start`, and a turn that was open must go on there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sequence {
     epoch: Option<Epoch>,
     last_turn: TurnId,
     last_call: CallId,
     turn: Option<Turn>,
+    /// The newest turn of the epoch before, until it is known whether it goes on in this one.
+    before: Option<Turn>,
+    /// Right behind the `session_start` of an epoch after the first.
+    fresh: bool,
 }
 
 impl Sequence {
     /// The sequence of the epoch that follows this one: turn and call numbers go on.
     #[must_use]
     pub fn next_epoch(&self) -> Self {
-        Self { epoch: None, last_turn: self.last_turn, last_call: self.last_call, turn: None }
+        let before = self.turn.clone().or_else(|| self.before.clone());
+        Self {
+            epoch: None,
+            last_turn: self.last_turn,
+            last_call: self.last_call,
+            turn: None,
+            before,
+            fresh: false,
+        }
     }
 
     /// The number for the next tool call.
@@ -101,6 +122,12 @@ impl Sequence {
         open.map(|c| (c.call, c.name.clone(), c.state == CallState::Started)).collect()
     }
 
+    /// At the beginning of an epoch: the turn that the one before left open, until it is carried over.
+    #[must_use]
+    pub fn left_open(&self) -> Option<TurnId> {
+        self.before.as_ref().filter(|t| t.ended.is_none()).map(|t| t.turn)
+    }
+
     /// Accepts the next record, or says why it cannot stand here.
     ///
     /// # Errors
@@ -109,8 +136,22 @@ impl Sequence {
         if self.epoch.is_none() && !matches!(record, LogRecord::SessionStart(_)) {
             return violation(format!("{} before session_start", record.kind()));
         }
+        if let Some(open) = self.left_open()
+            && !matches!(record, LogRecord::SessionStart(_) | LogRecord::Carried(_))
+        {
+            return Err(Violation::left_open(open));
+        }
+        self.next(record)?;
+        if !matches!(record, LogRecord::SessionStart(_)) {
+            (self.before, self.fresh) = (None, false);
+        }
+        Ok(())
+    }
+
+    fn next(&mut self, record: &LogRecord) -> Result<(), Violation> {
         match record {
             LogRecord::SessionStart(start) => self.start(start),
+            LogRecord::Carried(carried) => self.carried(carried),
             LogRecord::UserMessage(message) => self.user(message.turn),
             LogRecord::AssistantMessage(message) => self.assistant(message),
             LogRecord::ToolStart(start) => {
@@ -151,7 +192,36 @@ impl Sequence {
             return violation("\"previous\" must be there from epoch 1 on, and not in epoch 0");
         }
         self.epoch = Some(start.epoch);
+        self.fresh = start.epoch > Epoch(0);
         Ok(())
+    }
+
+    fn carried(&mut self, carried: &Carried) -> Result<(), Violation> {
+        if !self.fresh {
+            return violation("\"carried\" anywhere but right behind the session_start of a later epoch");
+        }
+        let fits = match carried.ends {
+            CarriedEnd::Open => carried.turn.is_none(),
+            CarriedEnd::Asked => carried.turn.is_some(),
+            CarriedEnd::Said => true,
+        };
+        if !fits {
+            return violation("a turn that goes on, and an end of the prompt that does not fit it");
+        }
+        let answered = |t: &Turn| t.calls.iter().all(|c| c.state == CallState::Answered);
+        let goes_on =
+            |t: &&Turn| Some(t.turn) == carried.turn && t.ended != Some(TurnOutcome::Done) && answered(t);
+        match (carried.turn, self.before.as_ref().filter(goes_on).map(|t| t.ended), self.left_open()) {
+            (Some(turn), Some(ended), _) => {
+                self.turn = Some(Turn { turn, spoke: None, calls: Vec::new(), ended });
+                Ok(())
+            }
+            (Some(turn), None, _) => violation(format!(
+                "turn {turn} goes on, but is not the newest, has its answer, or has calls without a result"
+            )),
+            (None, _, Some(open)) => Err(Violation::left_open(open)),
+            (None, ..) => Ok(()),
+        }
     }
 
     fn user(&mut self, turn: TurnId) -> Result<(), Violation> {

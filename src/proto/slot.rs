@@ -2,17 +2,19 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Digest, ModelIdentity, SessionId, Timestamp};
+use super::{Digest, Epoch, ModelIdentity, SessionId, Timestamp};
 
 /// The content of `<stem>.json` beside `<stem>.kv`: what must be true of the file, and of the server, before
 /// the file may be given back to it. A server aborts on a truncated file, and a failed restore wipes the slot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SlotManifest {
-    /// 1.
+    /// [`SlotManifest::FORMAT`].
     pub format: u32,
     /// The session whose tokens it holds.
     pub session: SessionId,
+    /// The epoch whose ids they are: another one of the session begins with others.
+    pub epoch: Epoch,
     /// When it was saved.
     pub saved: Timestamp,
     /// The file's length in bytes.
@@ -29,7 +31,7 @@ pub struct SlotManifest {
 
 impl SlotManifest {
     /// The version of this form.
-    pub const FORMAT: u32 = 1;
+    pub const FORMAT: u32 = 2;
 
     /// Why a server with this model cannot take the file back.
     #[must_use]

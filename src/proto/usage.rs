@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Finish, LogRecord, TurnId, TurnOutcome};
+use super::{Epoch, Finish, LogRecord, TurnId, TurnOutcome};
 
 /// What one completion cost, in tokens, as the model server counted it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,11 +20,14 @@ pub struct Usage {
     pub thinking_capped: bool,
 }
 
-/// One row of `bxctl usage`: the completions of one turn added up.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// One row of `bxctl usage`: the completions of one turn added up, or the summary with which an epoch began.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TurnUsage {
-    /// The turn.
+    /// The turn; of a summary, the last one that it covers.
     pub turn: TurnId,
+    /// Of a summary: the epoch that began with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<Epoch>,
     /// Tokens taken from the KV cache.
     pub cache_n: u64,
     /// Tokens evaluated.
@@ -62,64 +65,58 @@ pub fn cached_after(list: u64, finish: Finish) -> u64 {
     }
 }
 
-/// Tokens of context that an epoch's records use, the head of `head` tokens included.
-#[must_use]
-pub fn context_tokens(head: u64, records: &[LogRecord]) -> u64 {
-    let added = |record: &LogRecord| match record {
-        LogRecord::AssistantMessage(m) => count(m.prompt_ids.len()).saturating_add(count(m.kept_ids().len())),
-        _ => 0,
-    };
-    let sum = records.iter().map(added).fold(0u64, u64::saturating_add);
-    if sum == 0 { 0 } else { sum.saturating_add(head) }
+/// Adds up the rows of `bxctl usage`, epoch by epoch.
+#[derive(Debug, Default)]
+pub struct UsageTable {
+    rows: Vec<TurnUsage>,
+    epoch: Epoch,
+    /// What the next completion adds to the prompt beside its own: the head, and what was carried over.
+    begun: u64,
+    list: u64,
+    cached: u64,
+    expected: u64,
 }
 
-/// The rows of `bxctl usage` for one epoch's records, oldest first. `head` is the length in tokens of
-/// the baseline's head, which counts as new in the epoch's first completion.
-#[must_use]
-pub fn turn_usages(head: u64, records: &[LogRecord]) -> Vec<TurnUsage> {
-    let mut rows: Vec<TurnUsage> = Vec::new();
-    let mut list = 0u64;
-    let mut cached = 0u64;
-    let mut expected = 0u64;
-    for record in records {
+impl UsageTable {
+    /// An epoch begins, whose baseline's head has so many tokens: they are new in its first completion.
+    pub fn epoch(&mut self, epoch: Epoch, head: u64) {
+        (self.epoch, self.begun) = (epoch, head);
+        (self.list, self.cached, self.expected) = (0, 0, 0);
+    }
+
+    /// Takes the epoch's next record into account.
+    pub fn record(&mut self, record: &LogRecord) {
         match record {
-            LogRecord::UserMessage(m) => rows.push(TurnUsage {
-                turn: m.turn,
-                cache_n: 0,
-                prompt_n: 0,
-                predicted_n: 0,
-                new_n: 0,
-                lost_n: 0,
-                reasoning_tokens: 0,
-                thinking_capped: false,
-                completions: 0,
-                seconds: 0.0,
-                outcome: None,
-            }),
+            LogRecord::Carried(carried) => {
+                self.begun = self.begun.saturating_add(count(carried.prompt_ids.len()));
+                let summary = carried.summary.as_ref().and_then(|s| s.cost.map(|cost| (s.through, cost)));
+                if let Some((turn, cost)) = summary {
+                    let mut row = TurnUsage { turn, epoch: Some(self.epoch), ..TurnUsage::default() };
+                    row.add(&cost.usage, cost.millis);
+                    (row.new_n, row.lost_n, row.completions) = (cost.new_n, cost.lost_n, 1);
+                    self.rows.push(row);
+                }
+            }
+            LogRecord::UserMessage(m) => self.rows.push(TurnUsage { turn: m.turn, ..TurnUsage::default() }),
             LogRecord::AssistantMessage(m) => {
-                let head = if list == 0 { head } else { 0 };
-                let new = head.saturating_add(count(m.prompt_ids.len()));
-                expected = cached;
-                list = list.saturating_add(new).saturating_add(count(m.kept_ids().len()));
-                cached = cached_after(list, m.finish);
-                if let Some(row) = rows.last_mut() {
+                let new = std::mem::take(&mut self.begun).saturating_add(count(m.prompt_ids.len()));
+                self.expected = self.cached;
+                self.list = self.list.saturating_add(new).saturating_add(count(m.kept_ids().len()));
+                self.cached = cached_after(self.list, m.finish);
+                if let Some(row) = self.row(m.turn) {
                     row.new_n = row.new_n.saturating_add(new);
                     row.completions = row.completions.saturating_add(1);
                 }
             }
             LogRecord::Usage(u) => {
-                if let Some(row) = rows.last_mut() {
-                    row.cache_n = row.cache_n.saturating_add(u.cache_n);
-                    row.prompt_n = row.prompt_n.saturating_add(u.prompt_n);
-                    row.predicted_n = row.predicted_n.saturating_add(u.predicted_n);
-                    row.reasoning_tokens = row.reasoning_tokens.saturating_add(u.reasoning_tokens);
-                    row.thinking_capped |= u.thinking_capped;
-                    row.lost_n = row.lost_n.saturating_add(expected.saturating_sub(u.cache_n));
-                    row.seconds += std::time::Duration::from_millis(u.millis).as_secs_f64();
+                let lost = self.expected.saturating_sub(u.cache_n);
+                if let Some(row) = self.row(u.turn) {
+                    row.add(&u.usage(), u.millis);
+                    row.lost_n = row.lost_n.saturating_add(lost);
                 }
             }
             LogRecord::TurnEnd(end) => {
-                if let Some(row) = rows.last_mut() {
+                if let Some(row) = self.row(end.turn) {
                     row.outcome = Some(end.outcome);
                     if let Some(millis) = end.millis {
                         row.seconds = std::time::Duration::from_millis(millis).as_secs_f64();
@@ -129,5 +126,25 @@ pub fn turn_usages(head: u64, records: &[LogRecord]) -> Vec<TurnUsage> {
             _ => {}
         }
     }
-    rows
+
+    fn row(&mut self, turn: TurnId) -> Option<&mut TurnUsage> {
+        self.rows.iter_mut().rev().find(|row| row.epoch.is_none() && row.turn == turn)
+    }
+
+    /// The rows, oldest first.
+    #[must_use]
+    pub fn into_rows(self) -> Vec<TurnUsage> {
+        self.rows
+    }
+}
+
+impl TurnUsage {
+    fn add(&mut self, usage: &Usage, millis: u64) {
+        self.cache_n = self.cache_n.saturating_add(usage.cache_n);
+        self.prompt_n = self.prompt_n.saturating_add(usage.prompt_n);
+        self.predicted_n = self.predicted_n.saturating_add(usage.predicted_n);
+        self.reasoning_tokens = self.reasoning_tokens.saturating_add(usage.reasoning_tokens);
+        self.thinking_capped |= usage.thinking_capped;
+        self.seconds += std::time::Duration::from_millis(millis).as_secs_f64();
+    }
 }

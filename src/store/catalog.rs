@@ -8,13 +8,15 @@ use super::baseline::Baseline;
 use super::create::{WRITER_PAUSE, WRITER_TRIES};
 use super::error::{Result, SessionError};
 use super::inspect::{Inspected, inspect};
+use super::options::OpenOptions;
+use super::read::offset;
 use super::recover::{Recovered, UNFINISHED, recover};
 use super::repair::{self, Cut, Remedy};
-use super::session::{OpenOptions, Session};
+use super::session::Session;
 use super::storage::{Kind, Storage};
 use super::uring::Uring;
 use super::walk::{Step, walk};
-use crate::proto::{LogRecord, Named, SessionId, SessionInfo, Timestamp};
+use crate::proto::{LogRecord, Named, SessionId, SessionInfo, Timestamp, TurnUsage, UsageTable};
 
 /// The sessions under one home.
 #[derive(Debug, Clone)]
@@ -164,6 +166,24 @@ impl<S: Storage> Catalog<S> {
         Ok(newest.map(|info| info.id))
     }
 
+    /// What each turn of a session cost, over all epochs. Takes no lock.
+    ///
+    /// # Errors
+    /// Damage, and the disk's.
+    pub async fn usage(&self, id: &SessionId) -> Result<Vec<TurnUsage>> {
+        self.settled(id, UsageTable::default, |table, step| {
+            match step {
+                Step::Epoch(epoch, baseline) => {
+                    table.epoch(epoch, offset(baseline.content().framing.head.len()));
+                }
+                Step::Record(found) => table.record(&found.record),
+            }
+            ControlFlow::Continue(())
+        })
+        .await
+        .map(UsageTable::into_rows)
+    }
+
     /// A page of a session's records, counted from 0 over all epochs: from `from` on, as many as make
     /// `max_bytes` of lines but at least one; and where the next page begins, if there is one. Takes no
     /// lock.
@@ -176,32 +196,42 @@ impl<S: Storage> Catalog<S> {
         from: u64,
         max_bytes: u64,
     ) -> Result<(Vec<LogRecord>, Option<u64>)> {
-        let dir = self.dir(id);
-        let mut attempt = 1;
-        loop {
-            let (mut page, mut bytes, mut number, mut next) = (Vec::new(), 0u64, 0u64, None);
-            let walked = walk(&self.storage, &dir, id, &mut |step| {
+        let page = self
+            .settled(id, Page::default, |page, step| {
                 let Step::Record(found) = step else {
                     return ControlFlow::Continue(());
                 };
-                if number >= from {
-                    bytes = bytes.saturating_add(found.bytes);
-                    if bytes > max_bytes && !page.is_empty() {
-                        next = Some(number);
+                if page.number >= from {
+                    page.bytes = page.bytes.saturating_add(found.bytes);
+                    if page.bytes > max_bytes && !page.records.is_empty() {
+                        page.next = Some(page.number);
                         return ControlFlow::Break(());
                     }
-                    page.push(found.record);
+                    page.records.push(found.record);
                 }
-                number = number.saturating_add(1);
+                page.number = page.number.saturating_add(1);
                 ControlFlow::Continue(())
             })
-            .await;
-            match walked {
-                Ok(_) => return Ok((page, next)),
+            .await?;
+        Ok((page.records, page.next))
+    }
+
+    /// Walks a session, again when it meets what may be an append that is being written right now.
+    async fn settled<T>(
+        &self,
+        id: &SessionId,
+        begin: impl Fn() -> T,
+        mut visit: impl FnMut(&mut T, Step<'_>) -> ControlFlow<()>,
+    ) -> Result<T> {
+        let dir = self.dir(id);
+        let mut attempt = 1;
+        loop {
+            let mut so_far = begin();
+            match walk(&self.storage, &dir, id, &mut |step| visit(&mut so_far, step)).await {
+                Ok(_) => return Ok(so_far),
                 Err(broken)
                     if attempt < WRITER_TRIES && broken.damage.as_ref().is_some_and(|d| d.is_tail()) =>
                 {
-                    // perhaps an append that is being written right now
                     attempt += 1;
                     tokio::time::sleep(WRITER_PAUSE).await;
                 }
@@ -236,7 +266,9 @@ impl<S: Storage> Catalog<S> {
         let mut attempt = 1;
         loop {
             let remedy = repair::plan(&self.storage, &self.dir(id), id).await?;
-            if attempt == WRITER_TRIES || matches!(remedy, Remedy::None | Remedy::Refused(_)) {
+            if attempt == WRITER_TRIES
+                || matches!(remedy, Remedy::None | Remedy::MoveRemains(_) | Remedy::Refused(_))
+            {
                 return Ok(remedy);
             }
             // perhaps an append that is being written right now
@@ -311,6 +343,16 @@ impl<S: Storage> Catalog<S> {
         }
         Ok(())
     }
+}
+
+/// A page of records, as it fills.
+#[derive(Default)]
+struct Page {
+    records: Vec<LogRecord>,
+    bytes: u64,
+    /// The next record's number.
+    number: u64,
+    next: Option<u64>,
 }
 
 /// How the directory of a deleted session is named until it is gone; no session id begins like this.

@@ -9,8 +9,9 @@ use std::time::Duration;
 use super::baseline::Baseline;
 use super::error::{BaselineError, Result, SessionError, parent};
 use super::log::{Batch, Log};
+use super::options::StoreLimits;
 use super::read::offset;
-use super::session::{Session, StoreLimits};
+use super::session::Session;
 use super::storage::{Access, Appended, Kind, Storage, StorageFile};
 use super::walk::{Step, baseline_path, baseline_tmp_path, half_created, log_path, walk};
 use crate::proto::{Epoch, LogRecord, Sequence, SessionId, SessionStart, Timestamp};
@@ -61,7 +62,7 @@ impl<S: Storage> Session<S> {
             }
             let made = populate(&storage, &dir, &id, &baseline, &all).await;
             match made {
-                Ok(made) => Ok(Self::assemble(id, dir, baseline, all, limits, made)),
+                Ok(made) => Ok(Self::assemble(storage, id, dir, baseline, all, limits, made)),
                 Err(e) => {
                     clear_away(&storage, &dir).await;
                     Err(e)
@@ -135,7 +136,7 @@ async fn populate<S: Storage>(
     id: &SessionId,
     baseline: &Baseline,
     records: &[LogRecord],
-) -> Result<Made<S::File, S::Lock>> {
+) -> Result<Made<S::File, Rc<S::Lock>>> {
     let mut sequence = Sequence::default();
     let path = log_path(dir, Epoch(0));
     for record in records {
@@ -146,7 +147,7 @@ async fn populate<S: Storage>(
     let lock = lock.ok_or_else(|| SessionError::Locked(id.clone()))?;
     write_baseline(storage, dir, Epoch(0), baseline).await?;
     let file = storage.open(&path, Access::New).await.map_err(SessionError::io(&path))?;
-    let log = Rc::new(Log::new(path, file, lock));
+    let log = Rc::new(Log::new(path, file, Rc::new(lock)));
     let end = offset(bytes.len());
     log.write(0, bytes).await?;
     sync_names(storage, dir).await?;

@@ -21,6 +21,8 @@ pub struct Inspected {
     pub records: u64,
     /// Bytes of whole records that were read.
     pub bytes: u64,
+    /// Names of files that the beginning of an epoch has left behind when it was cut off; nothing reads them.
+    pub remains: Vec<String>,
     /// Why it does not open.
     pub error: Option<SessionError>,
 }
@@ -74,6 +76,7 @@ impl Tally {
             messages: 0,
             turns: 0,
             context_n: 0,
+            epoch: Epoch(0),
             model: None,
             reason: None,
         };
@@ -82,7 +85,8 @@ impl Tally {
 
     fn take(&mut self, step: Step<'_>) {
         let found = match step {
-            Step::Epoch(_, baseline) => {
+            Step::Epoch(epoch, baseline) => {
+                self.info.epoch = epoch;
                 self.epochs = self.epochs.saturating_add(1);
                 self.head = offset(baseline.content().framing.head.len());
                 self.added = 0;
@@ -106,6 +110,9 @@ impl Tally {
                 let ids = message.prompt_ids.len().saturating_add(message.kept_ids().len());
                 self.added = self.added.saturating_add(offset(ids));
             }
+            LogRecord::Carried(carried) => {
+                self.added = self.added.saturating_add(offset(carried.prompt_ids.len()));
+            }
             LogRecord::Named(named) => self.info.name = Some(named.name),
             _ => {}
         }
@@ -113,8 +120,10 @@ impl Tally {
 
     fn finish(mut self, walked: std::result::Result<Walked, Broken>) -> Inspected {
         self.info.context_n = if self.added == 0 { 0 } else { self.added.saturating_add(self.head) };
+        let mut remains = Vec::new();
         let error = match walked {
             Ok(walked) => {
+                remains = walked.remains;
                 if let Some(turn) = walked.end.sequence.open_turn() {
                     self.info.state = SessionState::Interrupted;
                     let why = format!("turn {turn} has no end: the daemon stopped in the middle of it");
@@ -129,6 +138,6 @@ impl Tally {
             }
         };
         let Self { info, epochs, records, bytes, .. } = self;
-        Inspected { info, epochs, records, bytes, error }
+        Inspected { info, epochs, records, bytes, remains, error }
     }
 }

@@ -15,7 +15,7 @@ use super::error::{Result, SessionError};
 use super::read::offset;
 use super::slot::SlotFiles;
 use super::storage::{Access, Kind, Storage, StorageFile};
-use crate::proto::{Digest, ModelIdentity, SessionId, SlotManifest, Timestamp, TokenId};
+use crate::proto::{Digest, Epoch, ModelIdentity, SessionId, SlotManifest, Timestamp, TokenId};
 
 /// How much is read and hashed before others get their turn.
 const PIECE: usize = 1024 * 1024;
@@ -62,7 +62,7 @@ impl<S: Storage> SlotFiles<S> {
     /// The disk's, or the file is not what it should be; then nothing new is kept.
     pub async fn keep(
         &self,
-        session: &SessionId,
+        (session, epoch): (&SessionId, Epoch),
         written: u64,
         list: Option<&[TokenId]>,
         (slot, model): (u32, &ModelIdentity),
@@ -74,7 +74,7 @@ impl<S: Storage> SlotFiles<S> {
             // the token sampled last was not evaluated; one that was cancelled, or failed, left more
             Some(list) => !list.is_empty() && common(&ids, list).saturating_add(1) >= list.len(),
             // what an earlier run of the daemon left there: it may only take the place of what it goes on from
-            None => match self.find(session).await? {
+            None => match self.find(session, epoch).await? {
                 Some(earlier) => ids.starts_with(&self.read_ids(&earlier.file()).await?),
                 None => !ids.is_empty(),
             },
@@ -91,6 +91,7 @@ impl<S: Storage> SlotFiles<S> {
         let manifest = SlotManifest {
             format: SlotManifest::FORMAT,
             session: session.clone(),
+            epoch,
             saved: Timestamp::now(),
             bytes,
             sha256,
@@ -125,28 +126,31 @@ impl<S: Storage> SlotFiles<S> {
     ///
     /// # Errors
     /// The disk's.
-    pub async fn remember(&self, slot: u32, session: &SessionId) -> Result<()> {
+    pub async fn remember(&self, slot: u32, session: &SessionId, epoch: Epoch) -> Result<()> {
         let path = self.path(&holder_name(slot))?;
         let _ = self.storage().remove(&path, Kind::File).await;
-        write_new(self.storage(), &path, session.to_string().into_bytes())
+        write_new(self.storage(), &path, format!("{session} {epoch}").into_bytes())
             .await
             .map_err(SessionError::io(&path))
     }
 
     /// Whose tokens the slot held when that was last remembered.
-    pub async fn remembered(&self, slot: u32) -> Option<SessionId> {
+    pub async fn remembered(&self, slot: u32) -> Option<(SessionId, Epoch)> {
         let path = self.path(&holder_name(slot)).ok()?;
         let file = self.storage().open(&path, Access::Read).await.ok()?;
-        let text = file.read_at(0, vec![0; SessionId::MAX_BYTES]).await.ok()?;
-        std::str::from_utf8(&text).ok()?.parse().ok()
+        // an epoch has ten digits at most
+        let text = file.read_at(0, vec![0; SessionId::MAX_BYTES.saturating_add(11)]).await.ok()?;
+        let (session, epoch) = std::str::from_utf8(&text).ok()?.split_once(' ')?;
+        Some((session.parse().ok()?, Epoch(epoch.parse().ok()?)))
     }
 
-    /// The session's kept slot; none when there is none that can be read.
+    /// The kept slot of a session's epoch; none when there is none that can be read.
     ///
     /// # Errors
     /// The disk's.
-    pub async fn find(&self, session: &SessionId) -> Result<Option<Kept>> {
-        Ok(self.of(session).await?.into_iter().max_by_key(|kept| kept.manifest.tokens))
+    pub async fn find(&self, session: &SessionId, epoch: Epoch) -> Result<Option<Kept>> {
+        let kept = self.of(session).await?.into_iter().filter(|kept| kept.manifest.epoch == epoch);
+        Ok(kept.max_by_key(|kept| kept.manifest.tokens))
     }
 
     /// Reads a kept slot from its first byte to its last. Gives how many tokens of `list` it holds, when it is

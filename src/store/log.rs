@@ -46,16 +46,26 @@ pub(crate) struct Log<F, L> {
     path: PathBuf,
     file: F,
     poisoned: Cell<bool>,
-    _lock: L,
+    lock: L,
 }
 
 impl<F: StorageFile, L> Log<F, L> {
     pub(crate) fn new(path: PathBuf, file: F, lock: L) -> Self {
-        Self { path, file, poisoned: Cell::new(false), _lock: lock }
+        Self { path, file, poisoned: Cell::new(false), lock }
     }
 
     pub(crate) fn path(&self) -> &PathBuf {
         &self.path
+    }
+
+    /// What makes it the only writer.
+    pub(crate) fn lock(&self) -> &L {
+        &self.lock
+    }
+
+    /// Nothing more may be written: what the disk holds is unknown.
+    pub(crate) fn poison(&self) {
+        self.poisoned.set(true);
     }
 
     pub(crate) fn is_poisoned(&self) -> bool {

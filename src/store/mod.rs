@@ -9,6 +9,7 @@
 //! | `walk` | a session's epochs, read in order as one chain |
 //! | `log` | the writing end of a log: write, sync, or cut back |
 //! | `create`, `session` | one session: made durably, opened, appended to |
+//! | `epoch` | the next epoch: begun so that it is there whole or not at all |
 //! | `catalog`, `inspect` | all sessions: list, resolve, page, delete |
 //! | `repair`, `recover` | the ways out of damage, only when asked |
 //! | `slot` | the ids in a slot that the model server saved |
@@ -28,10 +29,12 @@
 mod baseline;
 mod catalog;
 mod create;
+mod epoch;
 mod error;
 mod inspect;
 mod kept;
 mod log;
+mod options;
 mod read;
 mod recover;
 mod repair;
@@ -44,12 +47,14 @@ mod walk;
 
 pub use baseline::{Baseline, MAX_BASELINE_BYTES};
 pub use catalog::Catalog;
+pub use epoch::Earlier;
 pub use error::{BaselineError, Result, SessionError};
 pub use inspect::Inspected;
 pub use kept::{Kept, new_name};
+pub use options::{MAX_RECORD_BYTES, OpenOptions, StoreLimits, TornTail};
 pub use recover::Recovered;
 pub use repair::{Cut, Remedy};
-pub use session::{MAX_RECORD_BYTES, OpenOptions, Session, StoreLimits, TornTail};
+pub use session::Session;
 pub use slot::SlotFiles;
 pub use storage::{Access, Appended, Entry, Kind, Storage, StorageFile};
 pub use uring::{RingError, Uring, UringFile, ignore_sigxfsz, oldest_sync_age};

@@ -68,6 +68,10 @@ pub(crate) async fn recover<S: Storage>(
         return Err(damage);
     }
     copies.retain(|copy| !copy.records.is_empty());
+    // an epoch of which only the first line is left may lack a turn that goes on in it: the one before stands alone
+    while copies.last().is_some_and(|copy| copy.epoch > Epoch(0) && copy.records.len() == 1) {
+        copies.pop();
+    }
     let Some(newest) = copies.last() else {
         return Err(damage);
     };

@@ -34,6 +34,9 @@ pub enum Remedy {
     None,
     /// Its torn tail can be cut away.
     Cut(Cut),
+    /// It is whole; what the beginning of an epoch that was cut off has left in its directory, and nothing reads,
+    /// can be moved away: from where, to where.
+    MoveRemains(Vec<(PathBuf, PathBuf)>),
     /// Its creation was cut off: its directory can be moved away, to here.
     MoveAway(PathBuf),
     /// It cannot be repaired; the error names another way out, if there is one.
@@ -48,7 +51,7 @@ pub(crate) async fn refresh<S: Storage>(
     id: &SessionId,
 ) -> Result<Option<(Epoch, S::File)>> {
     let newest = match epochs(storage, dir, id).await {
-        Ok(newest) => newest,
+        Ok(epochs) => epochs.newest,
         Err(Broken { error: SessionError::HalfCreated { .. }, .. }) => return Ok(None),
         Err(broken) => return Err(broken.error),
     };
@@ -62,7 +65,8 @@ pub(crate) async fn refresh<S: Storage>(
 /// Finds out what can be done about a session, and changes nothing.
 pub(crate) async fn plan<S: Storage>(storage: &S, dir: &Path, id: &SessionId) -> Result<Remedy> {
     let broken = match walk(storage, dir, id, &mut |_| std::ops::ControlFlow::Continue(())).await {
-        Ok(_) => return Ok(Remedy::None),
+        Ok(walked) if walked.remains.is_empty() => return Ok(Remedy::None),
+        Ok(walked) => return Ok(Remedy::MoveRemains(moves(storage, dir, &walked.remains).await?)),
         Err(broken) => broken,
     };
     match broken {
@@ -83,6 +87,23 @@ pub(crate) async fn plan<S: Storage>(storage: &S, dir: &Path, id: &SessionId) ->
         }
         Broken { error, .. } => Ok(Remedy::Refused(error)),
     }
+}
+
+/// Where the remains of an epoch's beginning can go: beside where they are, under names that nothing reads.
+async fn moves<S: Storage>(storage: &S, dir: &Path, remains: &[String]) -> Result<Vec<(PathBuf, PathBuf)>> {
+    let mut moves = Vec::new();
+    for name in remains {
+        moves.push((dir.join(name), free_name(storage, dir, &format!("{name}.half-created-")).await?));
+    }
+    Ok(moves)
+}
+
+/// Moves away what the beginning of an epoch that was cut off has left behind. The session must be locked.
+pub(crate) async fn move_remains<S: Storage>(storage: &S, dir: &Path, remains: &[String]) -> Result<()> {
+    if remains.is_empty() {
+        return Ok(());
+    }
+    carry_out(storage, dir, &Remedy::MoveRemains(moves(storage, dir, remains).await?)).await
 }
 
 async fn move_away<S: Storage>(storage: &S, dir: &Path, id: &SessionId) -> Result<Remedy> {
@@ -117,6 +138,12 @@ pub(crate) async fn carry_out<S: Storage>(storage: &S, dir: &Path, remedy: &Reme
             storage.sync_dir(dir).await.map_err(SessionError::io(dir))?;
             file.truncate(cut.keep).await.map_err(SessionError::io(&cut.log))?;
             file.sync().await.map_err(SessionError::io(&cut.log))
+        }
+        Remedy::MoveRemains(moves) => {
+            for (from, to) in moves {
+                storage.rename(from, to).await.map_err(SessionError::io(from))?;
+            }
+            storage.sync_dir(dir).await.map_err(SessionError::io(dir))
         }
         Remedy::MoveAway(to) => {
             storage.rename(dir, to).await.map_err(SessionError::io(dir))?;

@@ -8,6 +8,7 @@ use super::baseline::Baseline;
 use super::create::Made;
 use super::error::{Result, SessionError};
 use super::log::{Batch, Log};
+use super::options::{MAX_RECORD_BYTES, OpenOptions, StoreLimits, TornTail};
 use super::read::offset;
 use super::repair::{self, Cut};
 use super::storage::Storage;
@@ -15,70 +16,44 @@ use super::uring::Uring;
 use super::walk::{Step, Walked, log_path, walk};
 use crate::proto::{CallId, Digest, Epoch, LogRecord, Sequence, SessionId, ToolOutcome, TurnId, Usage};
 
-/// What a session may come to. From `[limits]`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StoreLimits {
-    /// The longest line of a log, in bytes.
-    pub record_bytes: u64,
-    /// All logs of a session together, in bytes. What ends a turn may still be written beyond it.
-    pub session_bytes: u64,
-}
-
-impl Default for StoreLimits {
-    fn default() -> Self {
-        Self { record_bytes: 16 * 1024 * 1024, session_bytes: 512 * 1024 * 1024 }
-    }
-}
-
-/// The greatest `record_bytes` that can be set: longer lines are not read.
-pub const MAX_RECORD_BYTES: u64 = 64 * 1024 * 1024;
-
-/// What to do at open with a log whose last append was cut off.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum TornTail {
-    /// Refuse, and name the way out.
-    #[default]
-    Refuse,
-    /// Do what `loopd repair` does, and tell.
-    Quarantine,
-}
-
-/// How sessions are opened.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct OpenOptions {
-    /// What they may come to.
-    pub limits: StoreLimits,
-    /// What to do with a torn tail.
-    pub torn_tail: TornTail,
-}
-
 /// A session, open for appending: what it holds in memory is on the disk, synced.
 pub struct Session<S: Storage = Uring> {
+    pub(super) storage: S,
     id: SessionId,
-    dir: PathBuf,
+    pub(super) dir: PathBuf,
     epoch: Epoch,
     baseline: Baseline,
     records: Vec<LogRecord>,
-    sequence: Sequence,
+    pub(super) sequence: Sequence,
     last_usage: Option<Usage>,
     limits: StoreLimits,
     /// The log's acknowledged length, the digest of its last line, and the length of all earlier logs.
     end: u64,
-    last: Digest,
+    pub(super) last: Digest,
     earlier_bytes: u64,
-    log: Rc<Log<S::File, S::Lock>>,
+    pub(super) log: OpenLog<S>,
+    /// What the beginning of an epoch that was cut off has left behind.
+    remains: Vec<String>,
     /// An append that is under way; there still when its caller went away before its end.
-    pending: Option<Pending>,
+    pub(super) pending: Option<Pending<S>>,
 }
+
+/// A log with the session's lock, which all of a session's logs share.
+pub(super) type OpenLog<S> = Rc<Log<<S as Storage>::File, Rc<<S as Storage>::Lock>>>;
+
+/// What an append does; it gives the log of the epoch that begins with it.
+type Write<S> = Pin<Box<dyn Future<Output = Result<Option<OpenLog<S>>>>>>;
 
 /// An append that is under way. A future is enough: a task for each append would be dearer, and the kernel
 /// goes on with what it was given whoever waits.
-struct Pending {
-    records: Vec<LogRecord>,
-    sequence: Sequence,
-    last: Digest,
-    bytes: u64,
-    write: Pin<Box<dyn Future<Output = Result<()>>>>,
+pub(super) struct Pending<S: Storage> {
+    pub(super) records: Vec<LogRecord>,
+    pub(super) sequence: Sequence,
+    pub(super) last: Digest,
+    pub(super) bytes: u64,
+    pub(super) write: Write<S>,
+    /// That epoch.
+    pub(super) epoch: Option<(Epoch, Baseline)>,
 }
 
 impl Session<Uring> {
@@ -132,18 +107,18 @@ impl<S: Storage> Session<S> {
             TornTail::Refuse => None,
             TornTail::Quarantine => repair::cut_tail(&storage, &dir, id).await?,
         };
-        let log = Log::new(log_path(&dir, newest), file, lock);
-        let session = Self::load(&storage, id, dir, newest, log, options.limits).await?;
+        let log = Log::new(log_path(&dir, newest), file, Rc::new(lock));
+        let session = Self::load(storage, id, dir, newest, log, options.limits).await?;
         Ok((session, cut))
     }
 
     /// Reads a locked session.
     async fn load(
-        storage: &S,
+        storage: S,
         id: &SessionId,
         dir: PathBuf,
         newest: Epoch,
-        log: Log<S::File, S::Lock>,
+        log: Log<S::File, Rc<S::Lock>>,
         limits: StoreLimits,
     ) -> Result<Self> {
         let mut records = Vec::new();
@@ -163,9 +138,11 @@ impl<S: Storage> Session<S> {
             }
             std::ops::ControlFlow::Continue(())
         };
-        let walked = walk(storage, &dir, id, &mut keep).await;
-        let Walked { epoch, baseline, end, earlier_bytes, .. } = walked.map_err(|broken| broken.error)?;
+        let walked = walk(&storage, &dir, id, &mut keep).await;
+        let Walked { epoch, baseline, end, earlier_bytes, remains } =
+            walked.map_err(|broken| broken.error)?;
         Ok(Self {
+            storage,
             id: id.clone(),
             dir,
             epoch,
@@ -178,22 +155,25 @@ impl<S: Storage> Session<S> {
             last: end.last,
             earlier_bytes,
             log: Rc::new(log),
+            remains,
             pending: None,
         })
     }
 
     /// A session that was made a moment ago.
     pub(super) fn assemble(
+        storage: S,
         id: SessionId,
         dir: PathBuf,
         baseline: Baseline,
         records: Vec<LogRecord>,
         limits: StoreLimits,
-        made: Made<S::File, S::Lock>,
+        made: Made<S::File, Rc<S::Lock>>,
     ) -> Self {
         let Made { log, batch_last: last, end, sequence } = made;
         let (epoch, last_usage, earlier_bytes, pending) = (Epoch(0), None, 0, None);
         Self {
+            storage,
             id,
             dir,
             epoch,
@@ -206,6 +186,7 @@ impl<S: Storage> Session<S> {
             last,
             earlier_bytes,
             log,
+            remains: Vec::new(),
             pending,
         }
     }
@@ -226,6 +207,13 @@ impl<S: Storage> Session<S> {
     #[must_use]
     pub fn epoch(&self) -> Epoch {
         self.epoch
+    }
+
+    /// What the beginning of an epoch that was cut off has left in the directory when the session was opened:
+    /// names of files that nothing reads.
+    #[must_use]
+    pub fn remains(&self) -> &[String] {
+        &self.remains
     }
 
     /// The newest epoch's baseline.
@@ -262,6 +250,16 @@ impl<S: Storage> Session<S> {
     #[must_use]
     pub fn last_usage(&self) -> Option<Usage> {
         self.last_usage
+    }
+
+    /// The model server's slot that it was made for.
+    #[must_use]
+    pub fn slot(&self) -> u32 {
+        let start = self.records.iter().find_map(|record| match record {
+            LogRecord::SessionStart(start) => Some(start.slot),
+            _ => None,
+        });
+        start.unwrap_or_default()
     }
 
     /// Whether a sync failed: nothing more can be appended until the session is opened anew.
@@ -307,12 +305,12 @@ impl<S: Storage> Session<S> {
         let length = offset(bytes.len());
         self.check_size(&records, longest, length)?;
         let (log, end) = (Rc::clone(&self.log), self.end);
-        let write = Box::pin(async move { log.write(end, bytes).await });
-        self.pending = Some(Pending { records, sequence, last, bytes: length, write });
+        let write = Box::pin(async move { log.write(end, bytes).await.map(|()| None) });
+        self.pending = Some(Pending { records, sequence, last, bytes: length, write, epoch: None });
         self.settle().await
     }
 
-    fn check_size(&self, records: &[LogRecord], longest: u64, length: u64) -> Result<()> {
+    pub(super) fn check_size(&self, records: &[LogRecord], longest: u64, length: u64) -> Result<()> {
         let too_large = |bytes, limit, max| {
             Err(SessionError::TooLarge { path: self.log.path().clone(), bytes, limit, max })
         };
@@ -334,20 +332,26 @@ impl<S: Storage> Session<S> {
     }
 
     /// Waits for the append that is under way, and takes its records into memory if it succeeded.
-    async fn settle(&mut self) -> Result<()> {
+    pub(super) async fn settle(&mut self) -> Result<()> {
         let Some(pending) = &mut self.pending else {
             return Ok(());
         };
         let result = pending.write.as_mut().await;
-        let Some(Pending { records, sequence, last, bytes, .. }) = self.pending.take() else {
+        let Some(Pending { records, sequence, last, bytes, epoch, .. }) = self.pending.take() else {
             return Ok(());
         };
-        result?;
+        let log = result?;
         let usage = records.iter().rev().find_map(|record| match record {
             LogRecord::Usage(usage) => Some(usage.usage()),
             _ => None,
         });
         self.last_usage = usage.or(self.last_usage);
+        if let (Some((epoch, baseline)), Some(log)) = (epoch, log) {
+            self.earlier_bytes = self.earlier_bytes.saturating_add(std::mem::take(&mut self.end));
+            (self.epoch, self.baseline, self.log) = (epoch, baseline, log);
+            self.records.clear();
+            self.remains.clear();
+        }
         self.records.extend(records);
         self.sequence = sequence;
         self.last = last;

@@ -8,7 +8,7 @@ use super::baseline::Baseline;
 use super::error::{BaselineError, SessionError};
 use super::read::Lines;
 use super::scan::{Damage, DamageKind, Expected, Found, Mark, Scanned, scan};
-use super::storage::{Access, Kind, Storage};
+use super::storage::{Access, Entry, Kind, Storage};
 use crate::proto::{Epoch, Line, Sequence, SessionId};
 
 /// The baseline's file of an epoch.
@@ -24,6 +24,11 @@ pub(crate) fn baseline_tmp_path(dir: &Path, epoch: Epoch) -> PathBuf {
 /// The log's file of an epoch.
 pub(crate) fn log_path(dir: &Path, epoch: Epoch) -> PathBuf {
     dir.join(format!("{epoch}.jsonl"))
+}
+
+/// The name under which it is written first, from epoch 1 on.
+pub(crate) fn log_tmp_path(dir: &Path, epoch: Epoch) -> PathBuf {
+    dir.join(format!("{epoch}.jsonl.tmp"))
 }
 
 /// What the walk tells as it goes.
@@ -44,6 +49,8 @@ pub(crate) struct Walked {
     pub end: Mark,
     /// Bytes of all earlier logs.
     pub earlier_bytes: u64,
+    /// What the beginning of an epoch that was cut off has left behind.
+    pub remains: Vec<String>,
 }
 
 /// A walk that met something that is not whole.
@@ -86,12 +93,20 @@ impl From<SessionError> for Broken {
     }
 }
 
+/// The epochs of a session, by the names of their files.
+pub(crate) struct Epochs {
+    /// The newest that has a log.
+    pub newest: Epoch,
+    /// What the beginning of the next one has left behind when it was cut off.
+    pub remains: Vec<String>,
+}
+
 /// The epochs that have a log, in order, as far as they follow one another.
 ///
 /// # Errors
 /// [`SessionError::NotFound`], [`SessionError::HalfCreated`] where there is no log at all, and damage
 /// where one is missing.
-pub(crate) async fn epochs<S: Storage>(storage: &S, dir: &Path, id: &SessionId) -> Result<Epoch, Broken> {
+pub(crate) async fn epochs<S: Storage>(storage: &S, dir: &Path, id: &SessionId) -> Result<Epochs, Broken> {
     let entries = storage.list(dir).await.map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => SessionError::NotFound(id.clone()),
         _ => SessionError::Io(dir.to_owned(), e),
@@ -112,7 +127,13 @@ pub(crate) async fn epochs<S: Storage>(storage: &S, dir: &Path, id: &SessionId) 
         let why = format!("missing, although epoch {newest} has a log; restore it from a backup");
         return Err(SessionError::Torn { path: log_path(dir, Epoch(missing)), line: 1, why }.into());
     }
-    Ok(newest)
+    let next = newest.next();
+    let names = [baseline_path(dir, next), baseline_tmp_path(dir, next), log_tmp_path(dir, next)];
+    let left =
+        |name: &&Entry| names.iter().any(|path| path.file_name().is_some_and(|n| n == name.name.as_str()));
+    let mut remains: Vec<String> = entries.iter().filter(left).map(|entry| entry.name.clone()).collect();
+    remains.sort_unstable();
+    Ok(Epochs { newest, remains })
 }
 
 pub(crate) fn half_created(dir: &Path, id: &SessionId, what: &str) -> SessionError {
@@ -133,7 +154,7 @@ pub(crate) async fn walk<S: Storage>(
     id: &SessionId,
     visit: &mut dyn FnMut(Step<'_>) -> ControlFlow<()>,
 ) -> Result<Walked, Broken> {
-    let newest = epochs(storage, dir, id).await?;
+    let Epochs { newest, remains } = epochs(storage, dir, id).await?;
     let mut epoch = Epoch(0);
     let mut sequence = Sequence::default();
     let mut previous = None;
@@ -155,7 +176,7 @@ pub(crate) async fn walk<S: Storage>(
         let scanned = scan(&file, &expected, &mut found).await.map_err(SessionError::io(&path))?;
         let end = whole(scanned, dir, id, epoch, newest)?;
         if epoch == newest || stopped {
-            return Ok(Walked { epoch, baseline, end, earlier_bytes });
+            return Ok(Walked { epoch, baseline, end, earlier_bytes, remains });
         }
         earlier_bytes = earlier_bytes.saturating_add(end.bytes);
         previous = Some(end.last);

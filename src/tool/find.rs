@@ -156,7 +156,7 @@ const TOO_LONG: &str = "arguments: too long to show; a call with {} tells which 
 
 /// Lower-case words, split at everything that is no letter or digit and where `camelCase` turns; a plural
 /// `s` is taken off.
-fn words_of(text: &str) -> Vec<String> {
+pub(super) fn words_of(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word = String::new();
     let mut lower_before = false;

@@ -21,6 +21,7 @@ mod excerpt;
 mod find;
 mod port;
 mod process;
+mod read_session;
 mod registry;
 mod report;
 mod run;
@@ -31,8 +32,12 @@ mod time;
 
 pub use cancel::Cancel;
 pub use command::{CommandSpec, CommandTool};
-pub use port::{CallContext, Policy, SpillTarget, Tool, ToolDescription, ToolFuture, ToolLimits, ToolReply};
+pub use port::{
+    CallContext, Earlier, EarlierFuture, Passage, Policy, SpillTarget, Tool, ToolDescription, ToolFuture,
+    ToolLimits, ToolReply,
+};
 pub use process::Rlimits;
+pub use read_session::ReadSession;
 pub use registry::{Installed, Prepared, Registry, RegistryError};
 pub use run::Run;
 pub use time::Time;

@@ -1,12 +1,14 @@
 //! The port: what a tool is to the rest of the daemon.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::pin::Pin;
+use std::rc::Rc;
 
 use serde_json::Value;
 
 use super::Cancel;
-use crate::proto::ToolOutcome;
+use crate::proto::{ToolOutcome, TurnId};
 
 /// A call under way. Dropping it ends the call and what it started.
 pub type ToolFuture<'a> = Pin<Box<dyn Future<Output = ToolReply> + 'a>>;
@@ -68,6 +70,26 @@ impl ToolLimits {
     }
 }
 
+/// A look through a conversation; tells whether it has an earlier part at all.
+pub type EarlierFuture<'a> = Pin<Box<dyn Future<Output = Result<bool, String>> + 'a>>;
+
+/// What was said in a conversation before the context that the model sees.
+pub trait Earlier: fmt::Debug {
+    /// Shows all of it, from the first word on.
+    fn each<'a>(&'a self, visit: &'a mut dyn FnMut(Passage<'_>)) -> EarlierFuture<'a>;
+}
+
+/// Something that was said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Passage<'a> {
+    /// In which turn.
+    pub turn: TurnId,
+    /// Who said it, in words.
+    pub who: &'a str,
+    /// What.
+    pub text: &'a str,
+}
+
 /// What one call may use.
 #[derive(Debug, Clone)]
 pub struct CallContext {
@@ -79,6 +101,8 @@ pub struct CallContext {
     pub spill: Option<SpillTarget>,
     /// Ends it early.
     pub cancel: Cancel,
+    /// The conversation that it is called in.
+    pub earlier: Option<Rc<dyn Earlier>>,
 }
 
 /// Where output that is too long for the model is kept.

@@ -167,7 +167,7 @@ mod tests {
     async fn reply(talks: bool, seconds: u64, cancel: Cancel) -> (ToolReply, bool) {
         let dropped = Rc::new(Cell::new(false));
         let tool = Rc::new(Rude { dropped: Rc::clone(&dropped), talks });
-        let context = CallContext { seconds, output_bytes: 100, spill: None, cancel };
+        let context = CallContext { seconds, output_bytes: 100, spill: None, cancel, earlier: None };
         let run = Run::new(tool, Policy::Allow, "{}".to_owned());
         (run.within(context, Duration::from_millis(20)).await, dropped.get())
     }

@@ -209,6 +209,7 @@ pub fn info(id: &str) -> SessionInfo {
         messages: 2,
         turns: 1,
         context_n: 340,
+        epoch: boxmaker::proto::Epoch(0),
         model: Some("tiny".to_owned()),
         reason: None,
     }

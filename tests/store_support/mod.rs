@@ -118,6 +118,18 @@ pub fn named(name: &str) -> LogRecord {
     LogRecord::Named(Named { time: time(), name: name.to_owned() })
 }
 
+pub fn carried(turn: Option<u64>, summary: &str) -> LogRecord {
+    let summary = Summary { text: summary.to_owned(), through: TurnId(1), cost: None };
+    LogRecord::Carried(Carried {
+        time: time(),
+        turn: turn.map(TurnId),
+        summary: Some(summary),
+        exchanges: Vec::new(),
+        ends: if turn.is_some() { CarriedEnd::Asked } else { CarriedEnd::Open },
+        prompt_ids: TokenIds(vec![20, 21]),
+    })
+}
+
 pub fn turn_end(turn: u64) -> LogRecord {
     LogRecord::TurnEnd(TurnEnd {
         time: time(),

@@ -7,17 +7,23 @@ use boxmaker::proto::*;
 use boxmaker::store::*;
 
 use super::sim::{Fault, Rng, Sim};
-use super::{assistant, baseline, calling, id, named, tool_result, tool_start, turn_end, usage, user};
+use super::{
+    assistant, baseline, calling, carried, id, named, tool_result, tool_start, turn_end, usage, user,
+};
 
 /// What is known of a session from what its callers were told.
 #[derive(Debug, Clone, Default)]
 struct Known {
     /// Its creation, or its deletion, was not acknowledged: it may be there or not.
     uncertain: bool,
-    /// Acknowledged records, without the first.
+    /// Acknowledged records of the newest epoch, without the first.
     acked: Vec<LogRecord>,
     /// An append of which nobody knows.
     maybe: Vec<LogRecord>,
+    /// The records of each epoch before.
+    earlier: Vec<Vec<LogRecord>>,
+    /// An epoch of which nobody knows whether it has begun.
+    next: Option<Vec<LogRecord>>,
 }
 
 /// What is known of all sessions.
@@ -83,12 +89,14 @@ pub async fn nth_operation(n: u64, fault: Fault, seed: u64) -> Result<bool, Stri
     let id = id("s0");
     sim.fail(n, fault);
     model.create(&sim, &id).await?;
-    for _ in 0..4 {
+    for step in 0..5 {
         if !model.open.contains_key(&id) {
             model.reopen(&sim, &id).await?;
         }
-        if model.open.contains_key(&id) {
-            model.append(&sim, &id, &mut rng).await?;
+        match (model.open.contains_key(&id), step) {
+            (true, 2) => model.begin_epoch(&sim, &id, &mut rng).await?,
+            (true, _) => model.append(&sim, &id, &mut rng).await?,
+            (false, _) => {}
         }
     }
     model.open.clear();
@@ -100,6 +108,56 @@ pub async fn nth_operation(n: u64, fault: Fault, seed: u64) -> Result<bool, Stri
     let why = |e| format!("{e}\n{}\n{}", sim.trace().join("\n"), after.trace().join("\n"));
     model.verify(&after).await.map_err(why)?;
     Ok(reached)
+}
+
+/// The n-th operation of the beginning of an epoch fails, in a session that is on the disk already, and then the
+/// power goes. Tells whether the beginning has as many operations.
+pub async fn nth_of_an_epoch(
+    n: u64,
+    fault: Fault,
+    seed: u64,
+    bugs: super::sim::Bugs,
+) -> Result<bool, String> {
+    let sim = Sim::new(seed);
+    let mut rng = Rng::new(seed);
+    let mut model = Model::default();
+    let id = id("s0");
+    model.create(&sim, &id).await?;
+    for n in 0.. {
+        model.append(&sim, &id, &mut rng).await?;
+        if n > 0 && model.open[&id].sequence().unanswered().is_empty() {
+            break;
+        }
+    }
+    sim.plant(bugs);
+    let before = sim.ops();
+    sim.fail(n, fault);
+    model.begin_epoch(&sim, &id, &mut rng).await?;
+    let reached = sim.ops() >= before + n;
+    sim.no_fault();
+    // what went wrong is told, and either epoch goes on
+    if rng.chance(2) && !sim.crashed() {
+        if !model.open.contains_key(&id) {
+            model.reopen(&sim, &id).await?;
+        }
+        if model.open.contains_key(&id) {
+            model.append(&sim, &id, &mut rng).await?;
+        }
+    }
+    model.open.clear();
+    let after = if rng.chance(4) { sim.killed() } else { sim.power_cut(rng.next()) };
+    after.plant(super::sim::Bugs::default());
+    let why = |e| format!("{e}\n{}\n{}", sim.trace().join("\n"), after.trace().join("\n"));
+    model.verify(&after).await.map_err(why)?;
+    // and the next epoch can begin, whatever was left behind
+    model.reopen(&after, &id).await?;
+    let epochs = model.sessions[&id].earlier.len();
+    model.begin_epoch(&after, &id, &mut rng).await?;
+    let unanswered = model.open.get(&id).is_some_and(|s| !s.sequence().unanswered().is_empty());
+    match model.sessions[&id].earlier.len() {
+        now if now == epochs + 1 || unanswered => Ok(reached),
+        _ => Err("the next epoch does not begin".to_owned()),
+    }
 }
 
 impl Model {
@@ -119,6 +177,7 @@ impl Model {
                     self.delete(sim, &id).await
                 }
                 2 => catalog(sim).list().await.map(|_| ()).or(Ok(())),
+                3 => self.begin_epoch(sim, &id, rng).await,
                 _ => self.append(sim, &id, rng).await,
             },
         }
@@ -215,6 +274,38 @@ impl Model {
         Ok(())
     }
 
+    async fn begin_epoch(&mut self, sim: &Sim, id: &SessionId, rng: &mut Rng) -> Verdict {
+        let known = self.sessions.get_mut(id).unwrap();
+        let session = self.open.get_mut(id).unwrap();
+        if !session.sequence().unanswered().is_empty() {
+            return Ok(());
+        }
+        let sequence = session.sequence();
+        let goes_on = sequence.open_turn().or(sequence.retriable_turn().filter(|_| rng.chance(2)));
+        let records = vec![carried(goes_on.map(|turn| turn.0), &"s".repeat(rng.below(2000)))];
+        match session.begin_epoch(baseline(), records.clone()).await {
+            Ok(()) => {
+                known.earlier.push(std::mem::replace(&mut known.acked, records));
+                if session.epoch().0 as usize != known.earlier.len() {
+                    return Err(format!("{id}: told of an epoch that the session is not in"));
+                }
+            }
+            Err(e) if (e.unknown() || sim.crashed()) && known.maybe.is_empty() => {
+                if !matches!(e, SessionError::Poisoned(_)) {
+                    known.next = Some(records);
+                }
+            }
+            Err(_) => {}
+        }
+        if session.records()[1..] != known.acked {
+            return Err(format!("{id}: the memory holds what was not acknowledged"));
+        }
+        if session.is_poisoned() {
+            self.open.remove(id);
+        }
+        Ok(())
+    }
+
     /// Everything that anybody was told is there, and everything has a way out.
     async fn verify(&mut self, sim: &Sim) -> Verdict {
         let catalog = catalog(sim);
@@ -238,7 +329,10 @@ impl Model {
             let known = self.sessions.get(&info.id).ok_or_else(|| format!("{} was deleted", info.id))?;
             let (records, _) =
                 catalog.records(&info.id, 0, u64::MAX).await.map_err(|e| format!("records: {e}"))?;
-            if info.state == SessionState::Damaged || records[1..] != known.acked {
+            let started = |record: &LogRecord| matches!(record, LogRecord::SessionStart(_));
+            let records: Vec<_> = records.into_iter().filter(|record| !started(record)).collect();
+            let all: Vec<_> = known.earlier.iter().flatten().chain(&known.acked).cloned().collect();
+            if info.state == SessionState::Damaged || records != all {
                 return Err(format!("{info:?} does not agree with what was opened"));
             }
         }
@@ -279,6 +373,19 @@ impl Known {
     /// Compares what is known with what an open session shows; what was shown must stay.
     fn shown(&mut self, id: &SessionId, session: &Session<Sim>) -> Verdict {
         let shown = &session.records()[1..];
+        // which of two epochs has begun is settled by whoever is shown one
+        let next = self.next.take();
+        let epoch = session.epoch().0 as usize;
+        match next {
+            Some(next) if epoch == self.earlier.len() + 1 && shown == next => {
+                self.earlier.push(std::mem::replace(&mut self.acked, next));
+                return Ok(());
+            }
+            _ if epoch != self.earlier.len() => {
+                return Err(format!("{id} shows epoch {epoch} after {} others", self.earlier.len()));
+            }
+            _ => {}
+        }
         let with_maybe: Vec<_> = self.acked.iter().chain(&self.maybe).cloned().collect();
         // of a creation that was not acknowledged, the name is in the same append
         let right = if self.uncertain && self.acked.is_empty() {

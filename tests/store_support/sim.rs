@@ -144,6 +144,11 @@ impl Sim {
         disk.fault = Some((disk.ops + n, fault));
     }
 
+    /// Plants defects from now on.
+    pub fn plant(&self, bugs: Bugs) {
+        self.0.borrow_mut().bugs = bugs;
+    }
+
     pub fn no_fault(&self) {
         self.0.borrow_mut().fault = None;
     }

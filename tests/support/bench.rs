@@ -7,7 +7,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use boxmaker::proto::{BaselineContent, Finish, LogRecord, SessionId, ToolOutcome, turn_usages};
+use boxmaker::proto::{BaselineContent, Epoch, Finish, LogRecord, SessionId, ToolOutcome, UsageTable};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -261,7 +261,10 @@ impl Bench {
         }
         if !self.loses_cache {
             let head = u64::try_from(head.len()).expect("a length");
-            for row in turn_usages(head, records) {
+            let mut table = UsageTable::default();
+            table.epoch(Epoch(0), head);
+            records.iter().for_each(|record| table.record(record));
+            for row in table.into_rows() {
                 assert_eq!(row.lost_n, 0, "tokens were evaluated twice: {row:#?}");
                 assert!(row.prompt_n <= row.new_n + row.completions, "more than what is new: {row:#?}");
             }

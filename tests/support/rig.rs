@@ -32,8 +32,17 @@ impl Rig {
 
     /// The same with another build of the daemon.
     pub fn start_program(program: &Path, limits: &str) -> Option<Self> {
+        Self::start_in(CONTEXT, program, limits)
+    }
+
+    /// The same with a context of so many tokens.
+    pub fn start_small(context: u32, limits: &str) -> Option<Self> {
+        Self::start_in(context, Path::new(env!("CARGO_BIN_EXE_loopd")), limits)
+    }
+
+    fn start_in(context: u32, program: &Path, limits: &str) -> Option<Self> {
         let dir = tempfile::Builder::new().prefix("bx-").tempdir().expect("make a folder");
-        let server = ModelServer::start(dir.path(), CONTEXT)?;
+        let server = ModelServer::start(dir.path(), context)?;
         let mut rig = Self { daemon: None, server, program: program.to_owned(), dir };
         // temperature 0 makes a run like the one before, as far as the machine allows
         let config = format!(
@@ -125,9 +134,24 @@ impl Rig {
         array(self.ctl(&["show", session, "--json"]).json())
     }
 
-    /// The bytes of the session's log.
+    /// The bytes of the log of the session's first epoch.
     pub fn log_bytes(&self, session: &str) -> Vec<u8> {
         fs::read(self.home().join("sessions").join(session).join("0.jsonl")).expect("read the log")
+    }
+
+    /// How many epochs the session has.
+    pub fn epochs(&self, session: &str) -> u32 {
+        let dir = self.home().join("sessions").join(session);
+        let epochs = (0..).take_while(|n: &u32| dir.join(format!("{n}.jsonl")).exists());
+        u32::try_from(epochs.count()).expect("a number")
+    }
+
+    /// Changes a line of the configuration, from the next start or reload of the daemon on.
+    pub fn reconfigure(&self, from: &str, to: &str) {
+        let path = self.dir.path().join("loopd.toml");
+        let text = fs::read_to_string(&path).expect("read the configuration");
+        assert!(text.contains(from), "{text}");
+        fs::write(path, text.replacen(from, to, 1)).expect("write the configuration");
     }
 
     /// All records, as they are on the disk.

@@ -11,6 +11,8 @@ pub enum Meaning<'a> {
     Help,
     /// `/retry`
     Retry,
+    /// `/rebase`
+    Rebase,
     /// `/usage`
     Usage,
     /// `/quit`
@@ -28,6 +30,7 @@ pub const HELP: &[&str] = &[
     "/new [NAME]   begin a new session",
     "/rename NAME  name this session",
     "/retry        ask again where the newest turn has no answer",
+    "/rebase       go on in a new epoch: from a summary, with today's configuration",
     "/usage        what each turn cost",
     "/quit         leave (a running turn goes on)",
     "//TEXT        send a message that begins with a slash",
@@ -56,12 +59,13 @@ pub fn meaning(line: &str) -> Meaning<'_> {
     match (word, argument) {
         ("help" | "?", _) => Meaning::Help,
         ("retry", None) => Meaning::Retry,
+        ("rebase", None) => Meaning::Rebase,
         ("usage", None) => Meaning::Usage,
         ("quit" | "exit" | "q", None) => Meaning::Quit,
         ("new", name) => Meaning::New(name),
         ("rename", Some(name)) => Meaning::Rename(name),
         ("rename", None) => Meaning::Wrong("a name is missing: /rename NAME"),
-        ("retry" | "usage" | "quit" | "exit" | "q", Some(_)) => {
+        ("retry" | "rebase" | "usage" | "quit" | "exit" | "q", Some(_)) => {
             Meaning::Wrong("this command takes nothing after it; /help lists the commands")
         }
         _ => Meaning::Wrong(

@@ -8,7 +8,6 @@ mod screen;
 
 use std::io::IsTerminal as _;
 
-use super::args;
 use super::error::{CliError, status};
 use super::follow::{Ending, Interrupts, Output, Press, follow};
 use super::keys::{Keys, Restore};
@@ -16,6 +15,7 @@ use super::link::{Arrival, Link, unexpected};
 use super::lists::{usage_lines, usage_of};
 use super::pen::{Ability, Pen};
 use super::text;
+use super::{args, rebase};
 use crate::proto::{EventKind, Reply, Request, SessionInfo, SessionState};
 use commands::{HELP, Meaning, meaning};
 use input::{Input, Typed};
@@ -113,6 +113,9 @@ impl<'a> Chat<'a> {
             self.pen
                 .warn(&format!("today's configuration differs, and this session keeps its own: {what}"))?;
         }
+        if !differs.is_empty() {
+            self.pen.note("/rebase goes on with today's, in a new epoch")?;
+        }
         if self.info.state == SessionState::Interrupted {
             self.pen.warn("its newest turn was interrupted; /retry asks again")?;
         }
@@ -178,6 +181,7 @@ impl<'a> Chat<'a> {
             Meaning::Retry => self.begin(Request::Retry { session: self.info.id.clone() }).await,
             Meaning::Quit => Ok(Some(self.leave()?)),
             Meaning::Help => self.say(HELP.iter().map(|line| (*line).to_owned())),
+            Meaning::Rebase => self.rebase().await,
             Meaning::Usage => self.usage().await,
             Meaning::New(name) => self.new_session(name.map(str::to_owned)).await,
             Meaning::Rename(name) => self.rename(name).await,
@@ -272,6 +276,13 @@ impl<'a> Chat<'a> {
         for line in lines {
             self.pen.say(&line)?;
         }
+        Ok(None)
+    }
+
+    async fn rebase(&mut self) -> Result<Over, CliError> {
+        let target = (&self.info.id, self.info.epoch);
+        rebase::begin(self.link, &mut self.pen, &mut self.output, &mut self.interrupts, target).await?;
+        self.info = self.link.open(&self.info.id).await?.0;
         Ok(None)
     }
 

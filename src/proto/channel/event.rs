@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::ErrorCode;
-use crate::proto::{CallId, Finish, SessionId, ToolOutcome, TurnId, TurnOutcome, Usage};
+use crate::proto::{CallId, Epoch, Finish, SessionId, ToolOutcome, TurnId, TurnOutcome, Usage};
 
 /// Something that happened in a session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -108,9 +108,25 @@ pub enum EventKind {
         /// Whether the end is on disk; [`Certainty::Unknown`](super::Certainty::Unknown) when the disk failed.
         certainty: Certainty,
     },
+    /// The conversation is being summarised, so that it can go on in a new epoch.
+    Summary {
+        /// Tokens of it that are written.
+        done: u64,
+        /// The most that it may have.
+        most: u64,
+    },
+    /// A new epoch has begun, durably, or could not begin; then the session is as it was.
+    Rebased {
+        /// Whether it has begun, or why not.
+        outcome: TurnOutcome,
+        /// The session's newest epoch now.
+        epoch: Epoch,
+        /// In words: what came of it.
+        detail: String,
+    },
     /// Something that people should know: a changed baseline, a lost cache.
     Notice {
-        /// What kind, for programs: `cache_lost`, `baseline_differs`, `ids_replaced`, `tail_cut`, …
+        /// What kind, for programs: `cache_lost`, `baseline_differs`, `ids_replaced`, `tail_cut`, `rebase`, …
         code: String,
         /// In words.
         message: String,
@@ -157,6 +173,8 @@ pub enum Phase {
     Generating,
     /// A tool runs.
     Tool,
+    /// The conversation is summarised for a new epoch.
+    Summary,
 }
 
 /// The state of a session's running turn. What is durable is read with `export`.
@@ -196,8 +214,12 @@ impl Snapshot {
                 self.text.clear();
                 self.reasoning.clear();
             }
+            EventKind::Summary { .. } => self.phase = Phase::Summary,
             EventKind::TurnEnd { .. } => *self = Self::default(),
+            // by hand there is no turn that goes on
+            EventKind::Rebased { .. } if self.user_text.is_empty() => *self = Self::default(),
             EventKind::ToolResult { .. }
+            | EventKind::Rebased { .. }
             | EventKind::Notice { .. }
             | EventKind::Error { .. }
             | EventKind::Snapshot { .. } => {}

@@ -106,7 +106,13 @@ pub enum Request {
         /// Which session.
         session: SessionId,
     },
-    /// Ends the running or waiting turn. Answer: [`Reply::Done`](super::Reply::Done) when it has ended durably.
+    /// Begins a new epoch with today's configuration and model: answered when that has begun, and told to its
+    /// end by events. Answer: [`Reply::Done`](super::Reply::Done).
+    Rebase {
+        /// Which session.
+        session: SessionId,
+    },
+    /// Ends the running or waiting turn, or a new epoch's beginning. Answer: [`Reply::Done`](super::Reply::Done) when it has ended durably.
     Cancel {
         /// Of which session.
         session: SessionId,
@@ -161,8 +167,8 @@ pub enum Request {
 impl Request {
     /// The names of all requests.
     pub const NAMES: &[&str] = &[
-        "hello", "create", "open", "list", "resolve", "latest", "send", "retry", "cancel", "attach",
-        "detach", "rename", "delete", "export", "usage", "status", "metrics", "shutdown",
+        "hello", "create", "open", "list", "resolve", "latest", "send", "retry", "rebase", "cancel",
+        "attach", "detach", "rename", "delete", "export", "usage", "status", "metrics", "shutdown",
     ];
 }
 

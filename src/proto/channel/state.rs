@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::proto::{SessionId, Timestamp};
+use crate::proto::{Epoch, SessionId, Timestamp};
 
 /// One session, as lists show it. All of it is derived from the log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +23,8 @@ pub struct SessionInfo {
     pub turns: u64,
     /// Tokens of context in use.
     pub context_n: u64,
+    /// The newest epoch.
+    pub epoch: Epoch,
     /// The model's name.
     pub model: Option<String>,
     /// Why it is damaged or interrupted.
