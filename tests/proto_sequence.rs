@@ -124,3 +124,52 @@ fn numbers_go_on_in_the_next_epoch() {
     next.check(&calling(2, &[2])).unwrap();
     assert_eq!(next.unanswered(), [(CallId(2), "t".to_owned(), false)]);
 }
+
+#[test]
+fn what_an_epoch_takes_over_stands_right_behind_its_start() {
+    let done = [start(0), user(1, "a"), assistant(1, "b"), turn_end(1)];
+    let next = all_fit(&done).next_epoch();
+    let fits = |records: &[LogRecord]| {
+        let mut sequence = next.clone();
+        records.iter().try_for_each(|record| sequence.check(record)).map(|()| sequence)
+    };
+    assert_eq!(fits(&[start(1), carried(None, "s"), user(2, "c")]).unwrap().open_turn(), Some(TurnId(2)));
+    assert!(fits(&[start(1), user(2, "c")]).is_ok(), "an epoch may take nothing over");
+    assert!(fits(&[carried(None, "s")]).is_err());
+    assert!(fits(&[start(1), carried(None, "s"), carried(None, "s")]).is_err());
+    assert!(fits(&[start(1), named("n"), carried(None, "s")]).is_err());
+    assert!(fits(&[start(1), carried(Some(1), "s")]).is_err(), "turn 1 has its answer");
+    assert!(all_fit(&[start(0)]).check(&carried(None, "s")).is_err(), "not in the first epoch");
+}
+
+#[test]
+fn a_turn_without_its_answer_goes_on_in_the_next_epoch() {
+    let next = |records: &[LogRecord]| {
+        let mut sequence = all_fit(records).next_epoch();
+        sequence.check(&start(1)).unwrap();
+        sequence
+    };
+    let open = next(&[start(0), user(1, "a"), calling(1, &[1]), tool_result(1, 1, ToolOutcome::Denied)]);
+    assert_eq!(open.left_open(), Some(TurnId(1)));
+    for record in [user(2, "b"), named("n"), assistant(1, "b"), carried(None, "s"), carried(Some(2), "s")] {
+        let mut refuses = open.clone();
+        assert!(refuses.check(&record).is_err(), "{record:?}");
+        assert_eq!(refuses, open);
+    }
+    let mut goes_on = open;
+    goes_on.check(&carried(Some(1), "s")).unwrap();
+    assert_eq!((goes_on.left_open(), goes_on.open_turn()), (None, Some(TurnId(1))));
+    assert!(goes_on.check(&user(2, "b")).is_err());
+    goes_on.check(&calling(1, &[2])).unwrap();
+    // with a call that has no result, it cannot
+    let mut called = next(&[start(0), user(1, "a"), calling(1, &[1])]);
+    assert!(called.check(&carried(Some(1), "s")).is_err());
+    // one that had ended may be left behind, or be taken up again
+    let ended = next(&[start(0), user(1, "a"), ended(TurnOutcome::Limit)]);
+    let (mut left, mut taken) = (ended.clone(), ended);
+    left.check(&carried(None, "s")).unwrap();
+    assert_eq!(left.retriable_turn(), None);
+    taken.check(&carried(Some(1), "s")).unwrap();
+    assert_eq!((taken.open_turn(), taken.retriable_turn()), (None, Some(TurnId(1))));
+    taken.check(&assistant(1, "b")).unwrap();
+}

@@ -4,7 +4,7 @@
 mod store_support;
 
 use std::future::Future;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use boxmaker::proto::*;
 use boxmaker::store::*;
@@ -161,33 +161,10 @@ fn listing_and_opening_write_nothing() {
     });
 }
 
-/// Puts epoch 1 behind a session's epoch 0, as it will be written.
-async fn second_epoch(sim: &Sim, session: &str, records: Vec<LogRecord>) {
-    let dir: PathBuf = Path::new("/home/sessions").join(session);
-    let first = sim.read(&dir.join("0.jsonl")).unwrap();
-    let begin = first[..first.len() - 1].iter().rposition(|b| *b == b'\n').map_or(0, |at| at + 1);
-    let mut content = content();
-    content.system_prompt = "Another prompt.".to_owned();
-    let second = Baseline::freeze(content).unwrap();
-    let start = LogRecord::SessionStart(SessionStart {
-        time: Timestamp::from_millis(5),
-        session: id(session),
-        epoch: Epoch(1),
-        slot: 0,
-        baseline: second.hash(),
-        previous: Some(Digest::of(&first[begin..])),
-        origin: None,
-    });
-    let (mut bytes, mut last) = (Vec::new(), second.hash());
-    for record in std::iter::once(start).chain(records) {
-        let line = encode_line(last, Place::default(), &record).unwrap();
-        last = Digest::of(&line);
-        bytes.extend(line);
-    }
-    for (name, bytes) in [("1.baseline.json", second.to_json().as_bytes().to_vec()), ("1.jsonl", bytes)] {
-        let file = sim.open(&dir.join(name), Access::New).await.unwrap();
-        file.append(0, bytes).await.synced.unwrap();
-    }
+/// Another baseline.
+fn second() -> Baseline {
+    let content = BaselineContent { system_prompt: "Another prompt.".to_owned(), ..content() };
+    Baseline::freeze(content).unwrap()
 }
 
 #[test]
@@ -200,8 +177,10 @@ fn only_the_newest_epoch_is_in_memory_and_all_of_them_are_one_chain() {
         session.append(tool_result(1, 1, ToolOutcome::Denied)).await.unwrap();
         session.append_all(vec![assistant(1, "."), usage(1, 4), turn_end(1)]).await.unwrap();
         let old = session.records().to_vec();
+        session.begin_epoch(second(), Vec::new()).await.unwrap();
+        assert_eq!((session.epoch(), session.records().len()), (Epoch(1), 1));
+        session.append(user(2, "new")).await.unwrap();
         drop(session);
-        second_epoch(&sim, "a", vec![user(2, "new")]).await;
 
         let (mut session, _) = catalog(&sim).open(&id("a")).await.unwrap();
         assert_eq!(session.epoch(), Epoch(1));
@@ -231,6 +210,8 @@ fn only_the_newest_epoch_is_in_memory_and_all_of_them_are_one_chain() {
         }
         sim.put(path, whole);
         catalog(&sim).open(&id("a")).await.unwrap();
+        let rows = catalog(&sim).usage(&id("a")).await.unwrap();
+        assert_eq!(rows.iter().map(|row| row.turn.0).collect::<Vec<_>>(), [1, 2]);
         // a recovery keeps both epochs
         let newest = Path::new("/home/sessions/a/1.jsonl");
         let log = [sim.read(newest).unwrap(), b"{".to_vec()].concat();
@@ -238,6 +219,69 @@ fn only_the_newest_epoch_is_in_memory_and_all_of_them_are_one_chain() {
         catalog(&sim).recover(&id("a"), Some(id("b"))).await.unwrap().unwrap();
         let (session, _) = catalog(&sim).open(&id("b")).await.unwrap();
         assert_eq!((session.epoch(), session.records().len()), (Epoch(1), 3));
+    });
+}
+
+#[test]
+fn an_epoch_that_was_only_begun_is_no_torn_end_and_its_session_can_be_recovered() {
+    simulated(async {
+        let sim = Sim::new(1);
+        let mut session = catalog(&sim).create(Some(id("a")), baseline(), 0, None).await.unwrap();
+        session.append(user(1, "open")).await.unwrap();
+        let error = session.begin_epoch(second(), Vec::new()).await.unwrap_err();
+        assert!(error.to_string().contains("turn 1"), "an open turn must go on: {error}");
+        session.begin_epoch(second(), vec![carried(Some(1), "short")]).await.unwrap();
+        assert_eq!(session.sequence().open_turn(), Some(TurnId(1)));
+        drop(session);
+        let newest = Path::new("/home/sessions/a/1.jsonl");
+        let whole = sim.read(newest).unwrap();
+        for (n, cut) in [0, 10, whole.len() - 3].into_iter().enumerate() {
+            sim.put(newest, whole[..cut].to_vec());
+            let error = catalog(&sim).open(&id("a")).await.unwrap_err().to_string();
+            assert!(error.contains("loopd recover a") && !error.contains("loopd repair"), "{cut}: {error}");
+            let copy = id(&format!("copy{n}"));
+            catalog(&sim).recover(&id("a"), Some(copy.clone())).await.unwrap().unwrap();
+            let (mut session, _) = catalog(&sim).open(&copy).await.unwrap();
+            assert_eq!((session.epoch(), session.records().len()), (Epoch(0), 2));
+            session.append(failed(1)).await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn what_the_beginning_of_an_epoch_leaves_is_told_and_repaired() {
+    let home = home();
+    uring(async {
+        let catalog = Catalog::new(home.path().to_owned(), OpenOptions::default());
+        let mut session = catalog.create(Some(id("a")), baseline(), 0, None).await.unwrap();
+        session.append(user(1, "x")).await.unwrap();
+        let dir = session.dir().to_owned();
+        drop(session);
+        let names = ["1.baseline.json", "1.baseline.json.tmp", "1.jsonl.tmp"];
+        for name in names {
+            std::fs::write(dir.join(name), "{").unwrap();
+        }
+        let inspected = catalog.inspect(&id("a")).await.unwrap();
+        assert_eq!(
+            (inspected.remains, inspected.info.state),
+            (names.map(str::to_owned).to_vec(), SessionState::Interrupted)
+        );
+        let (session, _) = catalog.open(&id("a")).await.unwrap();
+        assert_eq!((session.epoch(), session.remains().len()), (Epoch(0), 3));
+        drop(session);
+        assert!(dir.join(names[0]).exists(), "opening writes nothing");
+        let Remedy::MoveRemains(moved) = catalog.repair(&id("a")).await.unwrap() else { panic!() };
+        assert!(moved.len() == 3 && moved.iter().all(|(from, to)| !from.exists() && to.exists()));
+        assert!(matches!(catalog.plan_repair(&id("a")).await.unwrap(), Remedy::None));
+        let (mut session, _) = catalog.open(&id("a")).await.unwrap();
+        session.append(failed(1)).await.unwrap();
+        session.begin_epoch(second(), vec![carried(Some(1), "s")]).await.unwrap();
+        assert_eq!((mode(&dir.join("1.jsonl")), mode(&dir.join("1.baseline.json"))), (0o600, 0o600));
+        drop(session);
+        let mut told = Vec::new();
+        let (session, _) = catalog.open(&id("a")).await.unwrap();
+        let epochs = session.earlier().each(&mut |record| told.push(record.kind())).await.unwrap();
+        assert_eq!((epochs, told), (1, vec!["session_start", "user_message", "turn_end"]));
     });
 }
 

@@ -107,7 +107,7 @@ fn create_append_and_open_survive_the_failure_of_any_operation() {
 #[test]
 fn an_epoch_begins_whole_or_not_at_all_whatever_fails() {
     for fault in FAULTS {
-        for seed in 0..60 {
+        for seed in 0..16 {
             let mut n = 1;
             loop {
                 match simulated(nth_of_an_epoch(n, fault, seed, Bugs::default())) {

@@ -2,7 +2,7 @@
 
 use crate::model::{ModelError, Server, Special};
 use crate::proto::{
-    AssistantMessage, BaselineContent, CarriedEnd, Exchange, Framing, LogRecord, Summary, TurnId,
+    AssistantMessage, BaselineContent, CarriedEnd, Exchange, Framing, LogRecord, Summary, TokenId, TurnId,
 };
 
 use super::replay::{OwnedPiece, Rendering};
@@ -16,6 +16,9 @@ pub(super) struct Past<'a> {
     turns: Vec<Turn<'a>>,
     /// Whether the last turn has no whole answer, and goes on.
     goes_on: bool,
+    /// Whether the epoch took something over, and whether the assistant has spoken in it.
+    took_over: bool,
+    spoke: bool,
     /// Whether nothing of that answer was there but thoughts.
     #[cfg(test)]
     pub(super) drops_a_thought: bool,
@@ -43,6 +46,12 @@ impl Step<'_> {
         self.said.into_iter().chain(self.messages.iter().map(|m| m.text.as_str())).collect()
     }
 
+    /// The newest tokens of what was written, `most` at most.
+    fn newest(&self, most: usize) -> &[TokenId] {
+        let ids = self.messages.last().map(|message| message.kept_ids()).unwrap_or_default();
+        ids.get(ids.len().saturating_sub(most)..).unwrap_or_default()
+    }
+
     /// Whether there is nothing in it but thoughts that were cut off.
     fn is_thought(&self) -> bool {
         self.results.is_empty() && self.text().trim().is_empty()
@@ -56,6 +65,8 @@ pub(super) struct Kept {
     from: usize,
     /// Of the turn that goes on: the first step.
     steps_from: usize,
+    /// Of an answer in it that was cut off and is too long: the newest tokens; else all.
+    tail: Option<usize>,
 }
 
 /// How assistants' messages are rendered.
@@ -74,6 +85,8 @@ impl<'a> Past<'a> {
             summary: None,
             turns: Vec::new(),
             goes_on: goes_on.is_some(),
+            took_over: false,
+            spoke: false,
             #[cfg(test)]
             drops_a_thought: false,
         };
@@ -81,6 +94,7 @@ impl<'a> Past<'a> {
             match record {
                 LogRecord::Carried(carried) => {
                     past.summary = carried.summary.as_ref();
+                    past.took_over = true;
                     past.turns.extend(carried.exchanges.iter().map(|exchange| {
                         let said = Some(exchange.assistant.as_str()).filter(|said| !said.is_empty());
                         let step = said.map(|said| Step { said: Some(said), ..Step::default() });
@@ -91,6 +105,7 @@ impl<'a> Past<'a> {
                     past.turns.push(Turn { turn: m.turn, user: &m.text, steps: Vec::new() });
                 }
                 LogRecord::AssistantMessage(message) => {
+                    past.spoke = true;
                     let Some(turn) = past.turns.last_mut() else { continue };
                     match turn.steps.last_mut().filter(|step| step.results.is_empty()) {
                         Some(step) => step.messages.push(message),
@@ -120,7 +135,8 @@ impl<'a> Past<'a> {
         let least = usize::from(self.goes_on);
         let from = self.turns.len().saturating_sub(turns.max(least));
         let last = self.turns.last().filter(|_| self.goes_on && from + 1 == self.turns.len());
-        Kept { from, steps_from: last.map_or(0, |turn| turn.steps.len().saturating_sub(steps)) }
+        let steps_from = last.map_or(0, |turn| turn.steps.len().saturating_sub(steps));
+        Kept { from, steps_from, tail: None }
     }
 
     /// Whether nothing was said.
@@ -133,9 +149,10 @@ impl<'a> Past<'a> {
         self.turns.last().filter(|_| self.goes_on).map(|turn| turn.turn)
     }
 
-    /// Whether all goes on word for word.
-    pub(super) fn is_all(kept: Kept) -> bool {
-        kept == Kept { from: 0, steps_from: 0 }
+    /// Whether all goes on word for word. Where more was said since the epoch began with what it took over, that
+    /// stands in its prompt in more words than are known of it here.
+    pub(super) fn is_all(&self, kept: Kept) -> bool {
+        kept == Kept { from: 0, steps_from: 0, tail: None } && !(self.took_over && self.spoke)
     }
 
     /// The last turn of which something is left out.
@@ -155,7 +172,7 @@ impl<'a> Past<'a> {
     ) -> Result<Kept, ModelError> {
         let cost = Cost { server, framing, how };
         let mut left = most;
-        let mut kept = Kept { from: self.turns.len(), steps_from: 0 };
+        let mut kept = Kept { from: self.turns.len(), steps_from: 0, tail: None };
         for (place, turn) in self.turns.iter().enumerate().rev() {
             let last = self.goes_on && place.saturating_add(1) == self.turns.len();
             let mut price = cost.user(turn.user).await?;
@@ -163,9 +180,19 @@ impl<'a> Past<'a> {
                 break;
             }
             let mut steps_from = turn.steps.len();
+            let mut tail = None;
             for (at, step) in turn.steps.iter().enumerate().rev() {
                 let more = price.saturating_add(cost.step(step).await?);
                 let must = last && at.saturating_add(1) == turn.steps.len();
+                if more > left && must && step.results.is_empty() {
+                    // of an answer that was cut off, what it goes on from is enough
+                    let room = left.saturating_sub(price);
+                    if how == As::Ids && room > 0 {
+                        (steps_from, tail) = (at, usize::try_from(room).ok());
+                    }
+                    price = left;
+                    break;
+                }
                 if more > left && !must {
                     break;
                 }
@@ -176,8 +203,8 @@ impl<'a> Past<'a> {
                 break;
             }
             left = left.saturating_sub(price);
-            kept = Kept { from: place, steps_from };
-            if steps_from > 0 {
+            kept = Kept { from: place, steps_from, tail };
+            if steps_from > 0 || tail.is_some() {
                 break;
             }
         }
@@ -217,6 +244,10 @@ impl<'a> Past<'a> {
             rendering.user(turn.user);
             let skip = if place == kept.from { kept.steps_from } else { 0 };
             for step in turn.steps.iter().skip(skip) {
+                if let Some(tail) = kept.tail.filter(|_| place == kept.from) {
+                    rendering.goes_on(step.newest(tail));
+                    continue;
+                }
                 step.said.iter().for_each(|said| rendering.said(said));
                 for message in &step.messages {
                     match how {

@@ -179,7 +179,7 @@ impl Log {
         let opening = summary.as_deref().unwrap_or_default();
         let rendered = past.render(&self.framing, how, kept, opening);
         let ids: Vec<TokenId> = rendered.pieces.iter().flat_map(ids_of).collect();
-        if Past::is_all(kept)
+        if past.is_all(kept)
             && how == As::Ids
             && opening.is_empty()
             && self.epoch == 0

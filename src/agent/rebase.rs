@@ -33,6 +33,22 @@ struct Next {
     told: String,
 }
 
+/// Why no epoch begins.
+enum Stopped {
+    /// It would be as full as this one, or the same.
+    Nothing(End),
+    /// Anything else.
+    End(End),
+}
+
+impl From<Stopped> for End {
+    fn from(stopped: Stopped) -> Self {
+        match stopped {
+            Stopped::Nothing(end) | Stopped::End(end) => end,
+        }
+    }
+}
+
 impl Agent {
     /// Begins a new epoch by hand: returns when that has begun; what comes of it is told by events.
     ///
@@ -95,14 +111,14 @@ impl Turn {
             if let Some(end) = self.served(cancel).await? {
                 return Ok(Err(end));
             }
-            match self.rebase(cancel).await {
+            match self.rebase(None, cancel).await {
                 Err(AgentError::Model(e)) if e.is_wait() => {
                     self.publish(EventKind::Waiting { why: e.to_string() });
                     if let Err(end) = self.pause(cancel).await {
                         return Ok(Err(end));
                     }
                 }
-                done => return done,
+                done => return done.map(|done| done.map_err(End::from)),
             }
         }
     }
@@ -112,26 +128,39 @@ impl Turn {
         self.rebases < self.limits.turn_rebases
     }
 
-    /// Begins the next epoch where the context is full, in the middle of a turn or before it.
+    /// Begins the next epoch where the context is full, in the middle of a turn or before it. Where that would
+    /// make no room, what is kept free for a summary is given up.
     pub(super) async fn make_room(
         &mut self,
         why: String,
         cancel: &Cancel,
     ) -> Result<Result<(), End>, AgentError> {
-        self.rebases = self.rebases.saturating_add(1);
-        let message = format!("{why}: the conversation goes on in a new epoch, from a summary");
-        self.publish(EventKind::Notice { code: "rebase".to_owned(), message });
-        self.rebase(cancel).await
+        match self.rebase(Some(why), cancel).await? {
+            Err(Stopped::Nothing(_)) if !self.cramped => {
+                self.cramped = true;
+                Ok(Ok(()))
+            }
+            Err(Stopped::Nothing(end) | Stopped::End(end)) => Ok(Err(end)),
+            Ok(()) => {
+                self.rebases = self.rebases.saturating_add(1);
+                self.cramped = false;
+                Ok(Ok(()))
+            }
+        }
     }
 
     /// Begins the next epoch. The slot is the session's, and the server has told who it is.
-    async fn rebase(&mut self, cancel: &Cancel) -> Result<Result<(), End>, AgentError> {
-        let next = match self.next_epoch(cancel).await? {
+    async fn rebase(
+        &mut self,
+        why: Option<String>,
+        cancel: &Cancel,
+    ) -> Result<Result<(), Stopped>, AgentError> {
+        let next = match self.next_epoch(why, cancel).await? {
             Ok(next) => next,
-            Err(end) => return Ok(Err(end)),
+            Err(stopped) => return Ok(Err(stopped)),
         };
         if let Some(reason) = cancel.reason() {
-            return Ok(Err(End::stopped(reason)));
+            return Ok(Err(Stopped::End(End::stopped(reason))));
         }
         let Next { content, carried, told } = next;
         let baseline = Baseline::freeze(content.clone()).map_err(SessionError::Baseline)?;
@@ -149,13 +178,17 @@ impl Turn {
     }
 
     /// All that the next epoch begins with; nothing is written yet.
-    async fn next_epoch(&mut self, cancel: &Cancel) -> Result<Result<Next, End>, AgentError> {
+    async fn next_epoch(
+        &mut self,
+        why: Option<String>,
+        cancel: &Cancel,
+    ) -> Result<Result<Next, Stopped>, AgentError> {
         let old = Rc::clone(&self.baseline);
         let settings = self.agent.settings();
         let differs = differences(&old, &settings, Some(&self.served));
         let content = tokio::select! {
             biased;
-            reason = cancel.stopped() => return Ok(Err(End::stopped(reason))),
+            reason = cancel.stopped() => return Ok(Err(Stopped::End(End::stopped(reason)))),
             content = self.new_baseline() => content?,
         };
         let (records, goes_on) =
@@ -171,25 +204,29 @@ impl Turn {
         let shares = Shares::of(&self.limits, n_ctx, head);
         let most = new_room(server, &content.framing, &self.limits, n_ctx).await?.min(shares.kept);
         let kept = past.choose(server, &content.framing, how, most).await?;
-        let summary = if !Past::is_all(kept) {
+        let summary = if !past.is_all(kept) {
+            if let Some(why) = why {
+                let message = format!("{why}: the conversation goes on in a new epoch, from a summary");
+                self.publish(EventKind::Notice { code: "rebase".to_owned(), message });
+            }
             match self.summary(&records, (&past, kept), (how, &content), cancel).await? {
                 Ok(summary) => Some(summary),
-                Err(end) => return Ok(Err(end)),
+                Err(end) => return Ok(Err(Stopped::End(end))),
             }
         } else if self.by_hand && !differs.is_empty() {
             past.summary.map(|summary| Summary { cost: None, ..summary.clone() })
         } else {
-            return Ok(Err(self.nothing_to_do(most)));
+            return Ok(Err(Stopped::Nothing(self.nothing_to_do(most))));
         };
         let before = summary.as_ref().map(|summary| opening(&summary.text)).unwrap_or_default();
         let rendered = past.render(&content.framing, how, kept, &before);
         let ids = tokenize(&self.agent.server, &rendered.pieces).await?;
         let tokens = count(head.saturating_add(ids.len()));
         if tokens.saturating_add(shares.reserve) >= n_ctx {
-            return Ok(Err(End::limit(format!(
+            return Ok(Err(Stopped::End(End::limit(format!(
                 "the newest turn alone is too long for the context: with it, a new epoch's prompt would have {tokens} of \
                  {n_ctx} tokens; give the model server a larger context (-c), or begin a new session"
-            ))));
+            )))));
         }
         let exchanges = past.exchanges(kept);
         let told = words(&differs, &exchanges, tokens, &content);

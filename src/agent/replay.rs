@@ -222,6 +222,12 @@ impl<'a> Rendering<'a> {
         self.0.spoke(message);
     }
 
+    /// The end of an answer that was cut off: it goes on from there.
+    pub(super) fn goes_on(&mut self, ids: &'a [TokenId]) {
+        self.0.ids(ids);
+        self.0.last = Last::Said;
+    }
+
     /// What an assistant said, as text; nothing where it said nothing.
     pub(super) fn said(&mut self, text: &'a str) {
         if !text.trim().is_empty() {

@@ -46,14 +46,6 @@ pub(super) enum Room {
     Ended(End),
 }
 
-/// The ways out of a full context.
-pub(super) fn full(why: &str) -> String {
-    format!(
-        "{why}; `bxctl rebase` goes on from a summary in a new epoch ([limits] turn_rebases lets that happen by itself), \
-         or give the model server a larger context (-c)"
-    )
-}
-
 impl Asked {
     /// What is not new.
     fn list(&self) -> &[TokenId] {
@@ -159,7 +151,7 @@ impl Turn {
         };
         prompt.extend_from_slice(&new);
         let n_ctx = self.n_ctx();
-        let kept_free = self.summary_room(n_ctx).await?;
+        let kept_free = if self.cramped { 0 } else { self.summary_room(n_ctx).await? };
         let room = n_ctx.saturating_sub(count(prompt.len())).saturating_sub(1).saturating_sub(kept_free);
         let reserve = Shares::of(&self.limits, n_ctx, framing.head.len()).reserve;
         if room < reserve {
@@ -181,6 +173,18 @@ impl Turn {
         ];
         let (max_tokens, bound) = bounds.into_iter().min_by_key(|(n, _)| *n).unwrap_or_default();
         Ok(Room::Asked(Asked { prompt, new: new.len(), expected, thinking, max_tokens, bound }))
+    }
+
+    /// The ways out of a full context.
+    pub(super) fn full(&self, why: &str) -> String {
+        let by_itself = match self.limits.turn_rebases {
+            0 => "[limits] turn_rebases lets that happen by itself".to_owned(),
+            most => format!("this turn has begun {most} by itself; {}", self.limits.hint(Limit::TurnRebases)),
+        };
+        format!(
+            "{why}; `bxctl rebase` goes on from a summary in a new epoch ({by_itself}), or give the model server a larger \
+             context (-c)"
+        )
     }
 
     /// The slot's context, as the server said last.

@@ -18,7 +18,7 @@ use super::cancel::{Cancel, StopReason};
 use super::completion::Ended;
 use super::conversation::Reservation;
 use super::end::{End, reached};
-use super::request::{Answered, Asked, Room, full};
+use super::request::{Answered, Asked, Room};
 use super::room::count;
 use super::{Agent, AgentError, Conversation, Counters};
 
@@ -49,6 +49,8 @@ pub(super) struct Turn {
     pub(super) epoch: Epoch,
     /// How often it has begun a new epoch.
     pub(super) rebases: u64,
+    /// Whether nothing is kept free for a summary, because a new epoch would make no room.
+    pub(super) cramped: bool,
     /// It is no turn, but a new epoch that somebody wants; events then name no turn.
     pub(super) by_hand: bool,
     /// While a summary is written: how many tokens of it there are, and the most. What is written is no answer.
@@ -95,6 +97,7 @@ impl Turn {
             repeats: 0,
             epoch,
             rebases: 0,
+            cramped: false,
             by_hand: false,
             summing: Cell::new(None),
             question: Cell::new(None),
@@ -228,7 +231,7 @@ impl Turn {
                         return Ok(Err(end));
                     }
                 }
-                Room::Full(why) => return Ok(Err(End::limit(full(&why)))),
+                Room::Full(why) => return Ok(Err(End::limit(self.full(&why)))),
             }
         };
         let answered = self.complete(&asked, cancel).await?;
@@ -335,7 +338,7 @@ impl Turn {
     fn bounded(&self, asked: &Asked) -> Option<End> {
         match asked.bound {
             None if self.may_rebase() => None,
-            None => Some(End::limit(full(&format!("the context of {} tokens is full", self.n_ctx())))),
+            None => Some(End::limit(self.full(&format!("the context of {} tokens is full", self.n_ctx())))),
             Some(limit) => Some(End::limit(reached(&self.limits, limit))),
         }
     }

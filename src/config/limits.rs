@@ -100,7 +100,7 @@ limits! {
     /// How many tokens of the context are kept free for the answer; at most a quarter of what the prompt's head leaves.
     ContextReserveTokens context_reserve_tokens: "tokens" = 512 in 16..=1_000_000, reload;
     /// How often one turn may begin a new epoch by itself, from a summary, because the context is full; 0 never does, and `bxctl rebase` does it by hand.
-    TurnRebases turn_rebases: "rebases" = 4 in 0..=100, reload;
+    TurnRebases turn_rebases: "rebases" = 16 in 0..=100, reload;
     /// How long the summary may be with which a new epoch begins; at most a sixth of what the prompt's head leaves.
     SummaryTokens summary_tokens: "tokens" = 512 in 16..=100_000, reload;
     /// How much of the last turns a new epoch keeps word for word; at most a quarter of what the prompt's head leaves.

@@ -192,7 +192,9 @@ fn whole(scanned: Scanned, dir: &Path, id: &SessionId, epoch: Epoch, newest: Epo
         return Ok(good);
     };
     let path = log_path(dir, epoch);
-    if epoch != newest && damage.kind == DamageKind::Tail {
+    // an epoch after the first has its name only when its first append is whole and synced
+    let begun = epoch > Epoch(0) && good.lines == 0;
+    if damage.kind == DamageKind::Tail && (epoch != newest || begun) {
         damage.kind = DamageKind::Middle { good_after: 0 };
     }
     let error = match damage.kind {
@@ -223,6 +225,7 @@ fn whole(scanned: Scanned, dir: &Path, id: &SessionId, epoch: Epoch, newest: Epo
         DamageKind::Middle { good_after } => {
             let behind = match good_after {
                 0 if epoch != newest => format!("epoch {} follows", epoch.next()),
+                0 if begun => "it was whole when the epoch began".to_owned(),
                 // otherwise it would be a tail
                 0 => "the line itself is as it was written".to_owned(),
                 1 => "1 good line follows".to_owned(),

@@ -19,6 +19,8 @@ use super::talk::Talk;
 pub const SYSTEM: &str = "Be brief.";
 /// What stands where the assistant said nothing.
 pub const STAND_IN: &str = "(no answer)";
+/// What a request for a summary has in its prompt.
+pub const SUMMARISE: &str = "Summarise our conversation so far";
 /// `n_predict` when nothing limits it further.
 pub const COMPLETION_TOKENS: u64 = 4096;
 
@@ -118,9 +120,21 @@ impl Bench {
         Ran::new(bxctl(&socket_in(self.dir.path()), arguments), None)
     }
 
-    /// The session's records, read from the disk.
+    /// The session's records over all epochs, read from the disk.
     pub fn records(&self, session: &SessionId) -> Vec<LogRecord> {
-        let path = self.home.join("sessions").join(session.as_str()).join("0.jsonl");
+        (0..self.epochs(session)).flat_map(|epoch| self.epoch_records(session, epoch)).collect()
+    }
+
+    /// How many epochs the session has.
+    pub fn epochs(&self, session: &SessionId) -> u32 {
+        let dir = self.home.join("sessions").join(session.as_str());
+        let epochs = (0..).take_while(|epoch: &u32| dir.join(format!("{epoch}.jsonl")).exists());
+        u32::try_from(epochs.count()).expect("a number").max(1)
+    }
+
+    /// The records of one epoch.
+    pub fn epoch_records(&self, session: &SessionId, epoch: u32) -> Vec<LogRecord> {
+        let path = self.home.join("sessions").join(session.as_str()).join(format!("{epoch}.jsonl"));
         let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         let read = |line: &str| {
             let mut value: Value = serde_json::from_str(line).expect("each line is JSON");
@@ -137,9 +151,14 @@ impl Bench {
         self.records(session).iter().map(in_words).collect()
     }
 
-    /// The session's baseline.
+    /// The baseline of the session's first epoch.
     pub fn baseline(&self, session: &SessionId) -> BaselineContent {
-        let path = self.home.join("sessions").join(session.as_str()).join("0.baseline.json");
+        self.epoch_baseline(session, 0)
+    }
+
+    /// The baseline of one epoch.
+    pub fn epoch_baseline(&self, session: &SessionId, epoch: u32) -> BaselineContent {
+        let path = self.home.join("sessions").join(session.as_str()).join(format!("{epoch}.baseline.json"));
         serde_json::from_slice(&fs::read(path).expect("read the baseline")).expect("a baseline")
     }
 
@@ -169,21 +188,33 @@ impl Bench {
         self.prompt_ids(session).iter().map(|prompt| text_of(&prompt[head..])).collect()
     }
 
-    /// The prompts that the server was sent for this session. Sessions are told apart by their first message,
-    /// which must be another in each.
+    /// The prompts that the server was sent for this session, over all epochs. Sessions are told apart by their
+    /// first message, which must be another in each.
     pub fn prompt_ids(&self, session: &SessionId) -> Vec<Vec<u32>> {
-        let begin = self.beginning(session);
-        let prompts = self.server.prompts();
-        prompts.into_iter().filter(|prompt| begin.as_ref().is_some_and(|b| prompt.starts_with(b))).collect()
+        (0..self.epochs(session)).flat_map(|epoch| self.epoch_prompts(session, epoch)).collect()
     }
 
-    fn beginning(&self, session: &SessionId) -> Option<Vec<u32>> {
-        let framing = self.baseline(session).framing;
-        let first = self.records(session).into_iter().find_map(|record| match record {
-            LogRecord::UserMessage(message) => Some(message.text),
+    /// The prompts of one epoch; among them those that asked for a summary of it.
+    pub fn epoch_prompts(&self, session: &SessionId, epoch: u32) -> Vec<Vec<u32>> {
+        let begins = |prompt: &Vec<u32>, epoch| {
+            self.beginning(session, epoch).is_some_and(|begin| prompt.starts_with(&begin))
+        };
+        // one that took everything over word for word begins as the one before
+        let later = |prompt: &Vec<u32>| (epoch + 1..self.epochs(session)).any(|later| begins(prompt, later));
+        let prompts = self.server.prompts().into_iter();
+        prompts.filter(|prompt| begins(prompt, epoch) && !later(prompt)).collect()
+    }
+
+    fn beginning(&self, session: &SessionId, epoch: u32) -> Option<Vec<u32>> {
+        let framing = self.epoch_baseline(session, epoch).framing;
+        let first = self.epoch_records(session, epoch).into_iter().find_map(|record| match record {
+            LogRecord::Carried(carried) => Some(carried.prompt_ids.0),
+            LogRecord::UserMessage(message) => {
+                Some([&tokens_of(&message.text, false)[..], &framing.user_close.0].concat())
+            }
             _ => None,
         })?;
-        Some([&framing.head.0[..], &tokens_of(&first, false), &framing.user_close.0].concat())
+        Some([framing.head.0, first].concat())
     }
 
     /// What must be in the body of a completion request with this prompt (text after the head).
@@ -210,15 +241,22 @@ impl Bench {
         for session in self.sessions() {
             let records = self.records(&session);
             check_order(&records);
-            let prompts = self.prompt_ids(&session);
-            owned += prompts.len();
-            prompts.iter().for_each(|prompt| check_conversation(prompt));
-            for pair in prompts.windows(2) {
-                if !(self.drops_half && pair[0].starts_with(&pair[1])) {
-                    check_extends(&pair[0], &pair[1]);
+            for epoch in 0..self.epochs(&session) {
+                let prompts = self.epoch_prompts(&session, epoch);
+                owned += prompts.len();
+                prompts.iter().for_each(|prompt| check_conversation(prompt));
+                // what asks for a summary goes on from the conversation, and the conversation not from it
+                let mut before: Option<&Vec<u32>> = None;
+                for prompt in &prompts {
+                    if let Some(before) = before.filter(|b| !(self.drops_half && b.starts_with(prompt))) {
+                        check_extends(before, prompt);
+                    }
+                    if !text_of(prompt).contains(SUMMARISE) {
+                        before = Some(prompt);
+                    }
                 }
             }
-            self.check_recorded(&session, &records);
+            self.check_recorded(&session);
         }
         let sent = self.server.completions();
         assert_eq!(owned, sent.len(), "each prompt belongs to one session");
@@ -237,33 +275,40 @@ impl Bench {
     }
 
     /// What was recorded is what was sent and sampled, and cost what it must.
-    fn check_recorded(&self, session: &SessionId, records: &[LogRecord]) {
-        let head = self.baseline(session).framing.head.0;
+    fn check_recorded(&self, session: &SessionId) {
         let generated = self.server.generated();
-        let mut list = head.clone();
-        for record in records {
-            let LogRecord::AssistantMessage(message) = record else { continue };
-            list.extend(&message.prompt_ids.0);
-            let sampled = generated.iter().filter(|g| g.prompt == list).map(|g| &g.sampled);
-            let ids = &message.ids.0;
-            let whole = matches!(message.finish, Finish::Stop | Finish::ToolCalls);
-            let matches = |sampled: &&Vec<u32>| {
-                if whole { *sampled == ids } else { sampled.starts_with(ids) }
-            };
-            assert!(
-                self.replaces_ids || sampled.clone().any(|sampled| matches(&sampled)),
-                "recorded {ids:?} after {:?}, but sampled were {:?}",
-                text_of(&list),
-                sampled.collect::<Vec<_>>()
-            );
-            assert!(!whole || ids.last() == Some(&EOG), "{message:?}");
-            list.extend(message.kept_ids());
+        let mut table = UsageTable::default();
+        for epoch in 0..self.epochs(session) {
+            let mut list = self.epoch_baseline(session, epoch).framing.head.0;
+            table.epoch(Epoch(epoch), u64::try_from(list.len()).expect("a length"));
+            for record in self.epoch_records(session, epoch) {
+                table.record(&record);
+                let message = match &record {
+                    LogRecord::Carried(carried) => {
+                        list.extend(&carried.prompt_ids.0);
+                        continue;
+                    }
+                    LogRecord::AssistantMessage(message) => message,
+                    _ => continue,
+                };
+                list.extend(&message.prompt_ids.0);
+                let sampled = generated.iter().filter(|g| g.prompt == list).map(|g| &g.sampled);
+                let ids = &message.ids.0;
+                let whole = matches!(message.finish, Finish::Stop | Finish::ToolCalls);
+                let matches = |sampled: &&Vec<u32>| {
+                    if whole { *sampled == ids } else { sampled.starts_with(ids) }
+                };
+                assert!(
+                    self.replaces_ids || sampled.clone().any(|sampled| matches(&sampled)),
+                    "recorded {ids:?} after {:?}, but sampled were {:?}",
+                    text_of(&list),
+                    sampled.collect::<Vec<_>>()
+                );
+                assert!(!whole || ids.last() == Some(&EOG), "{message:?}");
+                list.extend(message.kept_ids());
+            }
         }
         if !self.loses_cache {
-            let head = u64::try_from(head.len()).expect("a length");
-            let mut table = UsageTable::default();
-            table.epoch(Epoch(0), head);
-            records.iter().for_each(|record| table.record(record));
             for row in table.into_rows() {
                 assert_eq!(row.lost_n, 0, "tokens were evaluated twice: {row:#?}");
                 assert!(row.prompt_n <= row.new_n + row.completions, "more than what is new: {row:#?}");
@@ -310,7 +355,12 @@ fn check_order(records: &[LogRecord]) {
     let (mut turn, mut open, mut calls) = (0, false, 0);
     for (index, record) in records.iter().enumerate() {
         match record {
-            LogRecord::SessionStart(_) => assert_eq!(index, 0, "{:#?}", all()),
+            LogRecord::SessionStart(start) => assert_eq!(index == 0, start.epoch.0 == 0, "{:#?}", all()),
+            LogRecord::Carried(carried) => {
+                let before = records.get(index - 1);
+                assert!(matches!(before, Some(LogRecord::SessionStart(_))), "{:#?}", all());
+                assert!(unanswered.is_empty() && (!open || carried.turn.is_some()), "{:#?}", all());
+            }
             LogRecord::UserMessage(m) => {
                 turn += 1;
                 assert!(!open && unanswered.is_empty() && m.turn.0 == turn, "{:#?}", all());
