@@ -254,6 +254,7 @@ fn a_turn_that_cannot_fit_ends_in_order_and_says_why() {
 fn another_model_takes_over_what_was_said_as_text() {
     let (mut bench, mut talk, id) = begun(LIMITS, 1500);
     bench.loses_cache = true;
+    bench.server.push(Script::say(&call("names")));
     bench.server.push(Script::say("Hello Ada."));
     talk.turn(&id, "I am Ada");
     bench.server.set(|b| b.model_path = "/models/other.gguf".to_owned());
@@ -277,6 +278,41 @@ fn another_model_takes_over_what_was_said_as_text() {
         panic!()
     };
     assert_eq!((differs, info.epoch.0), (Vec::<String>::new(), 1));
+}
+
+#[test]
+fn a_kept_slot_of_the_epoch_before_is_not_given_back() {
+    let limits = format!("{LIMITS}\nslot_quiet_seconds = 0");
+    let (mut bench, mut talk, id) = begun(&limits, 1500);
+    bench.loses_cache = true;
+    bench.server.push(Script::say(&"a".repeat(380)));
+    talk.turn(&id, "I am Ada");
+    // another session takes the slot, so that this one's is kept
+    let other = talk.create();
+    talk.turn(&other, "I am Bob");
+    let slots = bench.dir().join("slots");
+    let kept = |id: &SessionId| {
+        let begin = format!("{id}.");
+        let files = fs::read_dir(&slots).unwrap().map(|entry| entry.unwrap().path());
+        files
+            .filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with(&begin))
+            .collect::<Vec<_>>()
+    };
+    let files: Vec<_> = kept(&id).into_iter().map(|path| (fs::read(&path).unwrap(), path)).collect();
+    assert_eq!(files.len(), 2);
+    bench.server.push(Script::say("In short."));
+    rebase(&mut talk, &id);
+    assert!(kept(&id).is_empty(), "it is of no use any more");
+    talk.turn(&id, "Go on");
+    // as if it had been left behind
+    for (bytes, path) in files {
+        fs::write(path, bytes).unwrap();
+    }
+    bench.server.lose_cache();
+    let restored = bench.daemon().log().matches("EVENT=slot_restored").count();
+    talk.turn(&id, "And on");
+    assert_eq!(bench.daemon().log().matches("EVENT=slot_restored").count(), restored);
+    assert!(talk.usage(&id).pop().unwrap().lost_n > 0, "the loss is told");
 }
 
 #[test]

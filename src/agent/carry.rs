@@ -19,7 +19,7 @@ pub(super) struct Past<'a> {
     /// Whether the epoch took something over, and whether the assistant has spoken in it.
     took_over: bool,
     spoke: bool,
-    /// Whether nothing of that answer was there but thoughts.
+    /// Whether thoughts were left out of it.
     #[cfg(test)]
     pub(super) drops_a_thought: bool,
 }
@@ -51,10 +51,23 @@ impl Step<'_> {
         let ids = self.messages.last().map(|message| message.kept_ids()).unwrap_or_default();
         ids.get(ids.len().saturating_sub(most)..).unwrap_or_default()
     }
+}
 
-    /// Whether there is nothing in it but thoughts that were cut off.
-    fn is_thought(&self) -> bool {
-        self.results.is_empty() && self.text().trim().is_empty()
+impl Turn<'_> {
+    /// Leaves out what was only thought since something was last said or called: the answer that goes on thinks
+    /// anew. Tells whether there was any.
+    fn drop_thoughts(&mut self) -> bool {
+        let mut dropped = false;
+        let Some(step) = self.steps.last_mut().filter(|step| step.results.is_empty()) else {
+            return dropped;
+        };
+        while step.messages.pop_if(|m| m.text.trim().is_empty() && m.tool_calls.is_empty()).is_some() {
+            dropped = true;
+        }
+        if step.messages.is_empty() && step.said.is_none() {
+            self.steps.pop();
+        }
+        dropped
     }
 }
 
@@ -121,10 +134,9 @@ impl<'a> Past<'a> {
             }
         }
         if let Some(turn) = past.turns.last_mut().filter(|_| goes_on.is_some()) {
-            // it thinks anew
-            let _thought = turn.steps.pop_if(|step| step.is_thought());
+            let _dropped = turn.drop_thoughts();
             #[cfg(test)]
-            (past.drops_a_thought = _thought.is_some());
+            (past.drops_a_thought = _dropped);
         }
         past
     }

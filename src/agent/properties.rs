@@ -122,6 +122,7 @@ fn tokens(framing: &Framing, records: &[LogRecord]) -> Vec<TokenId> {
     all
 }
 
+#[derive(Clone)]
 struct Log {
     framing: Framing,
     sequence: Sequence,
@@ -179,16 +180,9 @@ impl Log {
         let opening = summary.as_deref().unwrap_or_default();
         let rendered = past.render(&self.framing, how, kept, opening);
         let ids: Vec<TokenId> = rendered.pieces.iter().flat_map(ids_of).collect();
-        if past.is_all(kept)
-            && how == As::Ids
-            && opening.is_empty()
-            && self.epoch == 0
-            && !past.drops_a_thought
-        {
-            let head = self.framing.head.len();
-            let now = tokens(&self.framing, &self.records);
-            assert!(ids.starts_with(&now[head..]), "what is carried whole is what it was\n{ids:?}\n{now:?}");
-        }
+        let whole = past.is_all(kept) && how == As::Ids && opening.is_empty() && self.epoch == 0;
+        let whole = whole && !past.drops_a_thought;
+        let before = self.clone();
         let through = past.through(kept);
         let carried = Carried {
             time: Timestamp::from_millis(0),
@@ -207,6 +201,27 @@ impl Log {
             assert!(self.push(LogRecord::Carried(carried.clone())), "{carried:?}");
         }
         assert_eq!(self.sequence.left_open(), None);
+        let ids: &[TokenId] = if nothing { &[] } else { &carried.prompt_ids };
+        let begun = [&self.framing.head[..], ids].concat();
+        assert_eq!(
+            tokens(&self.framing, &self.records),
+            begun,
+            "the prompt is the head and what was carried"
+        );
+        if whole {
+            // whatever is said next, it is as if no epoch had begun
+            assert_eq!(self.after_a_message(), before.after_a_message(), "{carried:?}");
+        }
+    }
+
+    /// The prompt after one more message.
+    fn after_a_message(&self) -> Vec<TokenId> {
+        let mut log = self.clone();
+        if log.sequence.open_turn().is_some() {
+            log.apply(Step::End(TurnOutcome::Failed));
+        }
+        log.apply(Step::User("and?".to_owned()));
+        tokens(&log.framing, &log.records)
     }
 
     fn apply(&mut self, step: Step) {

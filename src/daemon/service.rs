@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::agent::{self, Agent, Conversation, Settings, StopReason};
+use crate::agent::{self, Agent, AgentError, Conversation, Settings, StopReason};
 use crate::channel::{Hub, Peer, Service};
 use crate::config::Config;
 use crate::model::Server;
@@ -230,10 +230,7 @@ impl Daemon {
 
     async fn delete(&self, session: &SessionId) -> Result<Reply, ErrorBody> {
         if let Some(turn) = self.sessions.find(session).and_then(|c| c.running()) {
-            let why = format!(
-                "session {session} is busy with turn {turn}; cancel it first (bxctl cancel {session})"
-            );
-            return Err(ErrorBody::new(ErrorCode::Busy, why));
+            return Err(of_agent(&AgentError::Busy(session.clone(), turn)));
         }
         self.sessions.close(session);
         self.sessions.catalog().delete(session).await.map_err(|e| of_store(&e))?;
