@@ -152,13 +152,13 @@ fn an_answer_that_fills_the_context_goes_on_in_the_next_epoch() {
     assert_eq!(bench.epochs(&id), 2);
     let carried = carried(&bench, &id, 1);
     assert_eq!((carried.turn, carried.ends), (Some(TurnId(2)), CarriedEnd::Said));
-    let said = bench.epoch_records(&id, 0).into_iter().filter_map(|record| match record {
+    let said = bench.epoch_records(&id, 0).into_iter().rev().find_map(|record| match record {
         LogRecord::AssistantMessage(message) => Some(message.text),
         _ => None,
     });
-    let said = said.last().unwrap();
+    let said = said.unwrap();
     let prompt = first_prompt(&bench, &id, 1);
-    let end = &said[said.len() - 50..];
+    let (_, end) = said.split_at(said.len() - 50);
     assert!(prompt.ends_with(end) && !prompt.contains(&said), "it goes on where it was: {prompt}");
     // no request was ever longer than the context
     let n_ctx = talk.ask(Request::Status {});
