@@ -64,6 +64,18 @@ impl Cancel {
         self.reason.get()
     }
 
+    /// `work`, unless somebody asks to stop first; then that reason. For work of which nothing need be ended.
+    ///
+    /// # Errors
+    /// Why it is to stop.
+    pub async fn unless<T>(&self, work: impl Future<Output = T>) -> Result<T, StopReason> {
+        tokio::select! {
+            biased;
+            reason = self.stopped() => Err(reason),
+            done = work => Ok(done),
+        }
+    }
+
     /// Does `work` to its end, unless somebody has asked to stop and it takes too long then.
     pub async fn bound<T>(&self, patience: Patience, work: impl Future<Output = T>) -> Option<T> {
         let late = async {

@@ -15,7 +15,7 @@ use crate::proto::{
 use crate::store::{Baseline, SessionError};
 
 use super::broken::closing_records;
-use super::cancel::Cancel;
+use super::cancel::{Cancel, StopReason};
 use super::carry::{Past, same_ids};
 use super::conversation::Reservation;
 use super::end::End;
@@ -39,6 +39,12 @@ enum Stopped {
     Nothing(End),
     /// Anything else.
     End(End),
+}
+
+impl From<StopReason> for Stopped {
+    fn from(reason: StopReason) -> Self {
+        Self::End(End::stopped(reason))
+    }
 }
 
 impl From<Stopped> for End {
@@ -186,10 +192,9 @@ impl Turn {
         let old = Rc::clone(&self.baseline);
         let settings = self.agent.settings();
         let differs = differences(&old, &settings, Some(&self.served));
-        let content = tokio::select! {
-            biased;
-            reason = cancel.stopped() => return Ok(Err(Stopped::End(End::stopped(reason)))),
-            content = self.new_baseline() => content?,
+        let content = match cancel.unless(self.new_baseline()).await {
+            Ok(content) => content?,
+            Err(reason) => return Ok(Err(reason.into())),
         };
         let (records, goes_on) =
             self.conversation.read(|s| (s.records().to_vec(), s.sequence().retriable_turn())).await;
@@ -202,8 +207,15 @@ impl Turn {
         let how = same_ids(&old, &content);
         let (server, n_ctx) = (&self.agent.server, content.model.n_ctx);
         let shares = Shares::of(&self.limits, n_ctx, head);
-        let most = new_room(server, &content.framing, &self.limits, n_ctx).await?.min(shares.kept);
-        let kept = past.choose(server, &content.framing, how, most).await?;
+        let choosing = async {
+            let room = new_room(server, &content.framing, &self.limits, n_ctx).await?;
+            let most = room.min(shares.kept);
+            Ok::<_, ModelError>((past.choose(server, &content.framing, how, most).await?, most))
+        };
+        let (kept, most) = match cancel.unless(choosing).await {
+            Ok(chosen) => chosen?,
+            Err(reason) => return Ok(Err(reason.into())),
+        };
         let summary = if !past.is_all(kept) {
             if let Some(why) = why {
                 let message = format!("{why}: the conversation goes on in a new epoch, from a summary");
@@ -220,7 +232,10 @@ impl Turn {
         };
         let before = summary.as_ref().map(|summary| opening(&summary.text)).unwrap_or_default();
         let rendered = past.render(&content.framing, how, kept, &before);
-        let ids = tokenize(&self.agent.server, &rendered.pieces).await?;
+        let ids = match cancel.unless(tokenize(&self.agent.server, &rendered.pieces)).await {
+            Ok(ids) => ids?,
+            Err(reason) => return Ok(Err(reason.into())),
+        };
         let tokens = count(head.saturating_add(ids.len()));
         if tokens.saturating_add(shares.reserve) >= n_ctx {
             return Ok(Err(Stopped::End(End::limit(format!(

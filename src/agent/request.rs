@@ -144,14 +144,17 @@ impl Turn {
         });
         // nobody else waits for the session while the server counts
         let (mut prompt, pieces, expected, thinking) = replayed.await;
-        let new = tokio::select! {
-            biased;
-            reason = cancel.stopped() => return Ok(Room::Ended(End::stopped(reason))),
-            new = tokenize(&self.agent.server, &pieces) => new?,
+        let n_ctx = self.n_ctx();
+        let counting = async {
+            let new = tokenize(&self.agent.server, &pieces).await?;
+            let kept_free = if self.cramped { 0 } else { self.summary_room(n_ctx).await? };
+            Ok::<_, ModelError>((new, kept_free))
+        };
+        let (new, kept_free) = match cancel.unless(counting).await {
+            Ok(counted) => counted?,
+            Err(reason) => return Ok(Room::Ended(End::stopped(reason))),
         };
         prompt.extend_from_slice(&new);
-        let n_ctx = self.n_ctx();
-        let kept_free = if self.cramped { 0 } else { self.summary_room(n_ctx).await? };
         let room = n_ctx.saturating_sub(count(prompt.len())).saturating_sub(1).saturating_sub(kept_free);
         let reserve = Shares::of(&self.limits, n_ctx, framing.head.len()).reserve;
         if room < reserve {

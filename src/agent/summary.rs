@@ -107,21 +107,22 @@ impl Turn {
     ) -> Result<Result<Summary, End>, AgentError> {
         let n_ctx = content.model.n_ctx;
         let most = Shares::of(&self.limits, n_ctx, content.framing.head.len()).summary;
-        let same = match how {
-            As::Ids => self.ask_aside(records, most, n_ctx).await?,
-            As::Text => None,
+        let asking = async {
+            let same = match how {
+                As::Ids => self.ask_aside(records, most, n_ctx).await?,
+                As::Text => None,
+            };
+            match same {
+                Some(asked) => Ok((Some(asked), false)),
+                None => Ok::<_, ModelError>((self.ask_anew(past, (how, content), most).await?, true)),
+            }
         };
-        let anew = same.is_none();
-        let asked = match same {
-            Some(asked) => asked,
-            None => match self.ask_anew(past, (how, content), most).await? {
-                Some(asked) => asked,
-                None => {
-                    return Ok(Err(End::limit(
-                        "the newest turn alone is too long for the context".to_owned(),
-                    )));
-                }
-            },
+        let (asked, anew) = match cancel.unless(asking).await {
+            Ok(asked) => asked?,
+            Err(reason) => return Ok(Err(End::stopped(reason))),
+        };
+        let Some(asked) = asked else {
+            return Ok(Err(End::limit("the newest turn alone is too long for the context".to_owned())));
         };
         let before = (Rc::clone(&self.baseline), Rc::clone(&self.limits));
         if anew {
