@@ -217,6 +217,19 @@ fn whatever_ends_a_summary_leaves_the_session_as_it_was() {
 }
 
 #[test]
+fn a_server_that_does_not_even_count_does_not_hold_up_a_cancel() {
+    let (bench, mut talk, id) = begun(LIMITS, 1500);
+    bench.server.push(Script::say(&"a".repeat(380)));
+    talk.turn(&id, "I am Ada");
+    bench.server.set(|b| b.mute = Some("/tokenize".to_owned()));
+    assert_eq!(talk.ask(Request::Rebase { session: id.clone() }), Ok(Reply::Done {}));
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert_eq!(talk.ask(Request::Cancel { session: id.clone() }), Ok(Reply::Done {}));
+    talk.until(&id, "its end", |kind| matches!(kind, EventKind::Rebased { .. }));
+    assert_eq!(bench.epochs(&id), 1);
+}
+
+#[test]
 fn a_summary_without_a_word_is_told_and_a_long_one_is_cut() {
     let (bench, mut talk, id) = begun(LIMITS, 1500);
     bench.server.push(Script::say(&"a".repeat(380)));
