@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![allow(missing_docs)]
 
-#[path = "support/scripted_server.rs"]
+#[path = "support/scripted_server/mod.rs"]
 #[allow(dead_code, missing_docs)]
 mod scripted_server;
 

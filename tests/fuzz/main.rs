@@ -6,7 +6,7 @@
 #[path = "../channel_support/mod.rs"]
 mod channel_support;
 mod driver;
-#[path = "../support/scripted_server.rs"]
+#[path = "../support/scripted_server/mod.rs"]
 #[allow(dead_code)]
 mod scripted_server;
 #[path = "../store_support/mod.rs"]
