@@ -71,15 +71,21 @@ fn tokens_in_context(rig: &Rig, id: &str) -> u64 {
     u64::try_from(count).unwrap()
 }
 
-#[test]
-fn a_turn_killed_in_mid_stream_is_asked_again() {
-    let Some(mut rig) = Rig::start(LONG) else { return };
+/// A session whose second turn was killed with the daemon, and its log then; the daemon runs again.
+fn killed_in_mid_stream() -> Option<(Rig, String, Vec<u8>)> {
+    let mut rig = Rig::start(LONG)?;
     let (id, _) = rig.first_turn("Say hello.");
     let (watched, _) = interrupted_story(&rig, &id);
     rig.kill_daemon();
     drop(watched);
     let log = rig.log_bytes(&id);
     rig.start_daemon();
+    Some((rig, id, log))
+}
+
+#[test]
+fn a_turn_killed_in_mid_stream_is_asked_again() {
+    let Some((rig, id, log)) = killed_in_mid_stream() else { return };
 
     assert_eq!(rig.session(&id)["state"], "interrupted");
     let said: Vec<_> = of_kind(&rig.log(&id), "user_message").iter().map(|r| r["text"].clone()).collect();
@@ -99,13 +105,7 @@ fn a_turn_killed_in_mid_stream_is_asked_again() {
 
 #[test]
 fn after_a_turn_killed_in_mid_stream_the_conversation_goes_on() {
-    let Some(mut rig) = Rig::start(LONG) else { return };
-    let (id, _) = rig.first_turn("Say hello.");
-    let (watched, _) = interrupted_story(&rig, &id);
-    rig.kill_daemon();
-    drop(watched);
-    let log = rig.log_bytes(&id);
-    rig.start_daemon();
+    let Some((rig, id, log)) = killed_in_mid_stream() else { return };
     rig.turn(&id, "Never mind. Say goodbye.");
     rig.assert_log_begins_with(&id, &log);
     rig.assert_nothing_evaluated_twice(&id, 3);
