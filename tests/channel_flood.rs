@@ -20,7 +20,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 const HELPER: &str = "BOXMAKER_TEST_WATCHER";
 
 fn attach() -> Request {
-    Request::Attach { session: id("s"), after: None }
+    Request::Attach { session: id("s"), after: None, approves: false }
 }
 
 /// Reads events up to the turn's end, or to a snapshot that shows it: how many, how many snapshots; none may be missing between them.

@@ -12,7 +12,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
 fn attach(session: &str) -> Request {
-    Request::Attach { session: id(session), after: None }
+    Request::Attach { session: id(session), after: None, approves: false }
 }
 
 fn cancel() -> Request {
@@ -367,7 +367,7 @@ fn a_client_that_comes_back_gets_what_it_missed_once() {
         drop(client);
         daemon.end("s");
         let mut client = daemon.client().await;
-        let request = Request::Attach { session: id("s"), after: Some(position.clone()) };
+        let request = Request::Attach { session: id("s"), after: Some(position.clone()), approves: false };
         assert_eq!(client.request(request).await.unwrap(), Reply::Attached { seq: 52, running: true });
         for seq in 21..=52 {
             let event = event(&mut client).await;
@@ -376,7 +376,10 @@ fn a_client_that_comes_back_gets_what_it_missed_once() {
         }
         // of another run of the daemon: numbers say nothing
         let after = boxmaker::proto::Position { run: "run0".into(), ..position };
-        client.request(Request::Attach { session: id("s"), after: Some(after) }).await.unwrap();
+        client
+            .request(Request::Attach { session: id("s"), after: Some(after), approves: false })
+            .await
+            .unwrap();
         let event = event(&mut client).await;
         assert_eq!(event.seq, 52);
         assert!(matches!(event.kind, EventKind::Snapshot { .. }));

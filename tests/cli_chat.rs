@@ -9,7 +9,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
 use boxmaker::proto::{
-    CallId, EventKind, Phase, Reply, Request, SessionInfo, SessionState, Snapshot, ToolOutcome, TurnOutcome,
+    ApprovalWanted, CallId, Decision, EventKind, Phase, Reply, Request, SessionId, SessionInfo, SessionState,
+    Snapshot, ToolOutcome, TurnOutcome,
 };
 use cli_fake::{
     Act, Fake, end, events, info, snapshot, stderr, stdout, text, turn_reply, usage, usual, whole_turn,
@@ -338,7 +339,7 @@ fn a_running_turn_is_joined() {
                 phase: Phase::Generating,
                 user_text: "tell me a story".into(),
                 text: "Once upon".into(),
-                reasoning: String::new(),
+                ..Snapshot::default()
             };
             Act::Then(
                 Reply::Attached { seq: 10, running: true },
@@ -353,6 +354,53 @@ fn a_running_turn_is_joined() {
     fake.push(events(&"s1".parse().unwrap(), 2, 20, vec![usage(0), end(TurnOutcome::Done, None)]));
     let contents = terminal.prompt();
     assert_eq!(contents.matches("Once upon").count(), 1, "{contents}");
+}
+
+#[test]
+fn a_call_that_needs_an_approval_is_asked_in_place() {
+    let id: SessionId = "s1".parse().unwrap();
+    let wanted =
+        ApprovalWanted { call: CallId(3), name: "mail".into(), arguments: "{\"to\":\"a\u{1b}[2J\"}".into() };
+    let asks = EventKind::ApprovalWanted { wanted };
+    let start = EventKind::TurnStart { text: "x".into(), retry: false };
+    let fake = Fake::start({
+        let (id, asks, mut seq) = (id.clone(), asks.clone(), 0);
+        move |request| match request {
+            Request::Send { session, .. } => {
+                Act::Then(turn_reply(session, 2), events(session, 2, 20, vec![start.clone(), asks.clone()]))
+            }
+            Request::Approve { call: CallId(3), decision, .. } => {
+                seq += 30;
+                let said = EventKind::Approval { call: CallId(3), decision: *decision, by: "uid 7".into() };
+                Act::Then(
+                    Reply::Done {},
+                    events(&id, 2, seq, vec![said, text("so be it"), usage(0), end(TurnOutcome::Done, None)]),
+                )
+            }
+            other => usual(other).unwrap(),
+        }
+    });
+    let mut terminal = Terminal::start(&fake, &[], 80, 24);
+    terminal.prompt();
+    terminal.keys("send it\r");
+    let contents = terminal.wait_for("allow it? y or n");
+    assert!(contents.contains("⚙ call 3 wants to run mail: {\"to\":\"a␛[2J\"}"), "{contents}");
+    // only a whole word is an answer
+    terminal.keys("yeah\r");
+    terminal.wait(|contents| contents.trim_end().ends_with("then Enter:"));
+    assert!(!fake.asked().iter().any(|r| matches!(r, Request::Approve { .. })));
+    terminal.keys("n\r");
+    let contents = terminal.wait_for("so be it");
+    assert!(contents.contains("⚙ call 3 denied by uid 7"), "{contents}");
+    let asked = fake.asked();
+    assert!(asked.iter().any(|r| matches!(r, Request::Approve { decision: Decision::Deny, .. })));
+    assert!(asked.iter().any(|r| matches!(r, Request::Attach { approves: true, .. })));
+    // a question of a turn that another client began is answered at the prompt
+    terminal.prompt();
+    fake.push(events(&id, 2, 40, vec![EventKind::TurnStart { text: "y".into(), retry: false }, asks]));
+    terminal.wait_for("/allow lets it run");
+    terminal.keys("/allow\r");
+    terminal.wait_for("call 3 allowed by uid 7");
 }
 
 #[test]
@@ -392,7 +440,7 @@ fn a_lost_daemon_is_noticed_at_the_prompt() {
 fn a_turn_goes_on_after_the_daemon_was_away() {
     let mut attached = 0;
     let fake = Fake::start(move |request| match request {
-        Request::Attach { session, after } => {
+        Request::Attach { session, after, .. } => {
             attached += 1;
             if attached == 1 {
                 return usual(request).unwrap();

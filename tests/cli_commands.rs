@@ -220,7 +220,7 @@ fn a_daemon_that_is_back_goes_on_where_it_was() {
         Request::Send { session, .. } => {
             Act::Hangup(turn_reply(session, 2), events(session, 2, 11, vec![text("a"), text("b")]))
         }
-        Request::Attach { session, after } => {
+        Request::Attach { session, after, .. } => {
             attached += 1;
             let reply = Reply::Attached { seq: 15, running: true };
             if attached == 1 {

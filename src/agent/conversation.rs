@@ -8,6 +8,7 @@ use tokio::sync::{Mutex, Notify};
 use crate::proto::{SessionId, TurnId};
 use crate::store::Session;
 
+use super::approval::Question;
 use super::cancel::{Cancel, StopReason};
 use super::error::AgentError;
 
@@ -23,6 +24,7 @@ pub struct Conversation {
 pub(super) struct Running {
     pub(super) turn: Cell<TurnId>,
     pub(super) cancel: Cancel,
+    pub(super) question: RefCell<Option<Question>>,
     over: Cell<bool>,
     ended: Notify,
 }
@@ -52,6 +54,10 @@ impl Conversation {
         self.running.borrow().as_ref().map(|running| running.turn.get())
     }
 
+    pub(super) fn running_turn(&self) -> Option<Rc<Running>> {
+        self.running.borrow().clone()
+    }
+
     /// Reads the session, between two of its appends.
     pub async fn read<T>(&self, look: impl FnOnce(&Session) -> T) -> T {
         look(&*self.session.lock().await)
@@ -73,6 +79,7 @@ impl Conversation {
         let running = Rc::new(Running {
             turn: Cell::default(),
             cancel: Cancel::default(),
+            question: RefCell::default(),
             over: Cell::new(false),
             ended: Notify::new(),
         });

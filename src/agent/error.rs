@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::model::ModelError;
-use crate::proto::{SessionId, TurnId};
+use crate::proto::{CallId, SessionId, TurnId};
 use crate::store::SessionError;
 
 /// Why a request to the agent was refused, or a turn failed.
@@ -15,6 +15,8 @@ pub enum AgentError {
     Busy(SessionId, TurnId),
     /// There is no turn to ask again, or none to cancel; the text says which.
     Nothing(SessionId, &'static str),
+    /// That call does not wait for a decision.
+    NotAsked(SessionId, CallId),
     /// The message cannot fit into the context.
     DoesNotFit {
         /// Tokens of the message.
@@ -59,6 +61,10 @@ impl fmt::Display for AgentError {
                 "session {session} is busy with turn {turn}; wait for its end, or cancel it (bxctl cancel {session})"
             ),
             Self::Nothing(session, what) => write!(f, "session {session}: {what}"),
+            Self::NotAsked(session, call) => write!(
+                f,
+                "session {session}: call {call} does not wait for an approval: it was decided already, or its turn has ended"
+            ),
             Self::DoesNotFit { tokens, left, n_ctx, rebase } => {
                 let way = if *rebase { "begin a new epoch from a summary (bxctl rebase)" } else { "shorten it" };
                 write!(

@@ -8,6 +8,7 @@
 //! - No socket, no HTTP, no path: events go out through [`Events`], the model through
 //!   [`crate::model::Server`], records through [`crate::store::Session`].
 
+mod approval;
 mod broken;
 mod cancel;
 mod carry;
@@ -35,7 +36,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::config::Limits;
+use crate::config::{Limits, Unattended};
 use crate::model::Server;
 use crate::proto::{EventKind, SessionId, TurnId};
 use crate::store::SlotFiles;
@@ -53,6 +54,8 @@ use slot::Slot;
 pub trait Events {
     /// Something happened in a session.
     fn publish(&self, session: &SessionId, turn: Option<TurnId>, kind: EventKind);
+    /// How many clients watch a session whose people can be asked.
+    fn approvers(&self, session: &SessionId) -> usize;
 }
 
 /// What the agent has counted since the daemon started.
@@ -85,6 +88,7 @@ pub struct Agent {
     slot: Slot,
     limits: RefCell<Rc<Limits>>,
     settings: RefCell<Settings>,
+    unattended: Cell<Unattended>,
     events: Rc<dyn Events>,
     queue: Rc<SlotQueue>,
     counters: Counters,
@@ -109,6 +113,7 @@ impl Agent {
             tools,
             limits: RefCell::new(Rc::new(limits)),
             settings: RefCell::new(settings),
+            unattended: Cell::new(Unattended::Wait),
             events,
             queue: Rc::default(),
             counters: Counters::default(),
@@ -145,6 +150,11 @@ impl Agent {
     #[must_use]
     pub fn settings(&self) -> Settings {
         self.settings.borrow().clone()
+    }
+
+    /// What happens to a call that somebody must allow when nobody is there.
+    pub fn set_unattended(&self, unattended: Unattended) {
+        self.unattended.set(unattended);
     }
 
     /// Takes no more turns.

@@ -9,6 +9,7 @@ use crate::proto::{EventKind, LogRecord, Timestamp, ToolCall, ToolOutcome, ToolR
 use crate::tool::{self, CallContext, Policy, Prepared, SpillTarget, ToolReply};
 
 use super::AgentError;
+use super::approval::{Verdict, not_run};
 use super::cancel::Cancel;
 use super::earlier::EarlierEpochs;
 use super::end::{End, reached};
@@ -25,7 +26,7 @@ impl Turn {
         for Pending { call, problem } in calls {
             end = end.or_else(|| self.may_call(&call, cancel));
             let reply = match (&end, problem) {
-                (Some(_), _) => ToolReply::error("Not run: the turn was ended before this call."),
+                (Some(_), _) => not_run(),
                 (None, Some(problem)) => ToolReply::error(problem),
                 (None, None) => self.call(&call, cancel).await?,
             };
@@ -57,7 +58,7 @@ impl Turn {
             .then(|| End::limit(reached(&self.limits, Limit::RepeatedCalls)))
     }
 
-    async fn call(&self, call: &ToolCall, cancel: &Cancel) -> Result<ToolReply, AgentError> {
+    async fn call(&mut self, call: &ToolCall, cancel: &Cancel) -> Result<ToolReply, AgentError> {
         let run = match self.agent.tools.prepare(&call.name, &call.arguments) {
             // `find_tool` has its answer at once; that it ran is recorded all the same
             Prepared::Answer(reply) => {
@@ -70,12 +71,11 @@ impl Turn {
         };
         match run.policy() {
             Policy::Allow => {}
-            Policy::Ask => {
-                return Ok(ToolReply::denied(
-                    run.tool(),
-                    "loopd: a person must approve it, and nobody can be asked",
-                ));
-            }
+            Policy::Ask => match self.approved(call, &run, cancel).await? {
+                Verdict::Allowed => {}
+                Verdict::Denied(reply) => return Ok(reply),
+                Verdict::Stopped => return Ok(not_run()),
+            },
             Policy::Deny => return Ok(ToolReply::denied(run.tool(), "the configuration")),
         }
         self.append(vec![self.start_record(call)]).await?;

@@ -18,6 +18,7 @@ use super::cancel::{Cancel, StopReason};
 use super::completion::Ended;
 use super::conversation::Reservation;
 use super::end::{End, reached};
+use super::queue::Ticket;
 use super::request::{Answered, Asked, Room};
 use super::room::count;
 use super::{Agent, AgentError, Conversation, Counters};
@@ -40,6 +41,8 @@ pub(super) struct Turn {
     pub(super) turn: TurnId,
     pub(super) began: Instant,
     pub(super) deadline: Instant,
+    /// The turn's place in the slot's queue; absent while it waits for a person.
+    pub(super) ticket: Option<Ticket>,
     pub(super) requests: u64,
     pub(super) generated: u64,
     pub(super) calls: u64,
@@ -90,6 +93,7 @@ impl Turn {
             turn,
             began,
             deadline: began.checked_add(seconds).unwrap_or(began),
+            ticket: None,
             requests: 0,
             generated: 0,
             calls: 0,
@@ -183,18 +187,10 @@ impl Turn {
     }
 
     async fn drive(&mut self, cancel: &Cancel) -> Result<(), AgentError> {
-        let ticket = self.agent.queue.join(self.conversation.id().clone());
-        let queued = ticket.granted(|place| self.publish(EventKind::Queued { place: count(place) }));
-        tokio::select! {
-            biased;
-            reason = cancel.stopped() => return self.finish(End::stopped(reason)).await,
-            () = queued => {}
-        }
-        // waiting for the slot is not the turn's own time
-        self.deadline = Instant::now()
-            .checked_add(Duration::from_secs(self.limits.turn_seconds))
-            .unwrap_or(self.deadline);
         loop {
+            if let Err(end) = self.queue(cancel).await {
+                return self.finish(end).await;
+            }
             let (asked, answered) = match self.request(cancel).await {
                 Ok(Ok(answered)) => answered,
                 Ok(Err(end)) => return self.finish(end).await,
@@ -215,6 +211,23 @@ impl Turn {
                 return self.finish(end).await;
             }
         }
+    }
+
+    /// Waits for the slot, unless the turn has it; that is not the turn's own time.
+    async fn queue(&mut self, cancel: &Cancel) -> Result<(), End> {
+        if self.ticket.is_some() {
+            return Ok(());
+        }
+        let began = Instant::now();
+        let ticket = self.agent.queue.join(self.conversation.id().clone());
+        tokio::select! {
+            biased;
+            reason = cancel.stopped() => return Err(End::stopped(reason)),
+            () = ticket.granted(|place| self.publish(EventKind::Queued { place: count(place) })) => {}
+        }
+        self.ticket = Some(ticket);
+        self.deadline = self.deadline.checked_add(began.elapsed()).unwrap_or(self.deadline);
+        Ok(())
     }
 
     /// Asks the model, when it can be asked, and follows its answer to the end.

@@ -290,7 +290,7 @@ impl<S: Service> Open<S> {
 
     async fn run(self, peer: Peer, request: Request) {
         match request {
-            Request::Attach { session, after } => self.attach(&session, after).await,
+            Request::Attach { session, after, approves } => self.attach(&session, after, approves).await,
             Request::Detach { session } => {
                 let _in_order = self.connection.attaching.lock().await;
                 self.connection.shared.hub.detach(&session, peer.client);
@@ -305,7 +305,7 @@ impl<S: Service> Open<S> {
         }
     }
 
-    async fn attach(&self, session: &SessionId, after: Option<Position>) {
+    async fn attach(&self, session: &SessionId, after: Option<Position>, approves: bool) {
         let connection = &self.connection;
         let _in_order = connection.attaching.lock().await;
         if let Err(error) = connection.may_attach(session) {
@@ -317,7 +317,8 @@ impl<S: Service> Open<S> {
             Ok(running) => {
                 connection.attached.borrow_mut().insert(session.clone());
                 let hub = &connection.shared.hub;
-                hub.attach(session, connection.number, &connection.outbox, connection.seen(after), |seq| {
+                let (number, outbox) = (connection.number, &connection.outbox);
+                hub.attach(session, number, outbox, connection.seen(after), approves, |seq| {
                     self.answer(Ok(Reply::Attached { seq, running }));
                 });
             }

@@ -36,7 +36,13 @@ struct Stream {
     /// The newest events, the last of them with the number `seq`.
     recent: VecDeque<EventLine>,
     recent_bytes: usize,
-    watchers: BTreeMap<u64, Rc<Outbox>>,
+    watchers: BTreeMap<u64, Watcher>,
+}
+
+/// A client that is attached.
+struct Watcher {
+    outbox: Rc<Outbox>,
+    approves: bool,
 }
 
 /// Which events a client has seen already.
@@ -77,10 +83,10 @@ impl Hub {
                 // the number is used up: whoever watches sees the gap closed by a snapshot
                 stream.recent.clear();
                 stream.recent_bytes = 0;
-                stream.watchers.values().for_each(|outbox| outbox.catch_up(&stream.id));
+                stream.watchers.values().for_each(|watcher| watcher.outbox.catch_up(&stream.id));
                 return;
             };
-            for outbox in stream.watchers.values() {
+            for Watcher { outbox, .. } in stream.watchers.values() {
                 outbox.event(&stream.id, &line);
             }
             stream.keep(line, &self.limits);
@@ -92,6 +98,13 @@ impl Hub {
     #[must_use]
     pub fn attached(&self, session: &SessionId) -> usize {
         self.streams.borrow().get(session).map_or(0, |stream| stream.watchers.len())
+    }
+
+    /// How many of them say that they ask a person about approvals.
+    #[must_use]
+    pub fn approvers(&self, session: &SessionId) -> usize {
+        let count = |stream: &Stream| stream.watchers.values().filter(|watcher| watcher.approves).count();
+        self.streams.borrow().get(session).map_or(0, count)
     }
 
     /// How many clients are connected.
@@ -137,6 +150,7 @@ impl Hub {
         client: u64,
         outbox: &Rc<Outbox>,
         seen: Seen,
+        approves: bool,
         answer: impl FnOnce(u64),
     ) {
         self.with_stream(session, |stream| {
@@ -146,7 +160,7 @@ impl Hub {
                 Some(missed) => missed.iter().for_each(|line| outbox.event(&stream.id, line)),
                 None => outbox.catch_up(&stream.id),
             }
-            stream.watchers.insert(client, Rc::clone(outbox));
+            stream.watchers.insert(client, Watcher { outbox: Rc::clone(outbox), approves });
         });
         self.settle(session);
     }
@@ -154,9 +168,9 @@ impl Hub {
     /// Detaches a client's queue; what waits in it of this session is thrown away.
     pub(super) fn detach(&self, session: &SessionId, client: u64) {
         if let Some(stream) = self.streams.borrow_mut().get_mut(session)
-            && let Some(outbox) = stream.watchers.remove(&client)
+            && let Some(watcher) = stream.watchers.remove(&client)
         {
-            outbox.purge(session);
+            watcher.outbox.purge(session);
         }
         self.settle(session);
     }
@@ -290,7 +304,7 @@ mod tests {
     /// What a client gets: `seq`s of events, and `=seq text` of snapshots.
     async fn attach(hub: &Hub, session: &str, seen: Seen) -> Vec<String> {
         let outbox = Rc::new(Outbox::new(&hub.limits));
-        hub.attach(&id(session), 1, &outbox, seen, |_| {});
+        hub.attach(&id(session), 1, &outbox, seen, false, |_| {});
         outbox.finish();
         let mut all = Vec::new();
         while let Some(batch) = outbox.next(|session| hub.snapshot_line(session)).await {

@@ -49,6 +49,10 @@ pub enum Command {
     Attach(Attach),
     /// Stop the running or waiting turn of a session
     Cancel(Which),
+    /// Allow or deny a tool call that waits for it
+    ///
+    /// `bxctl sessions` shows which call of which session waits, and `bxctl attach` what it would do.
+    Approve(Approve),
     /// Ask again where the newest turn has no answer, without a new message
     Retry(Retry),
     /// Go on in a new epoch, from a summary and with today's configuration
@@ -181,6 +185,27 @@ pub struct Rebase {
     /// Print the events, one JSON object a line, the last being rebased
     #[arg(long)]
     pub json: bool,
+}
+
+/// Options of `approve`.
+#[derive(Debug, Args)]
+pub struct Approve {
+    /// Which session
+    pub session: String,
+    /// The number of the call
+    pub call: u64,
+    /// Whether it may run
+    #[arg(value_enum)]
+    pub answer: YesNo,
+}
+
+/// An answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum YesNo {
+    /// It may run
+    Yes,
+    /// It may not
+    No,
 }
 
 /// Options of `rename`.

@@ -1,14 +1,15 @@
-//! Looking after sessions: `attach`, `cancel`, `rename`, `delete`.
+//! Looking after sessions: `attach`, `cancel`, `approve`, `rename`, `delete`.
 
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 
-use super::args::{Attach, Delete, Rename};
+use super::args::{Approve, Attach, Delete, Rename, YesNo};
+use super::asking::{self, Said};
 use super::error::CliError;
 use super::follow::{INTERRUPTED, Output};
 use super::link::{Arrival, Link};
 use super::pen::Pen;
 use super::text;
-use crate::proto::{Request, SessionInfo};
+use crate::proto::{CallId, Decision, Request, SessionInfo};
 
 /// `bxctl attach`: shows what happens in a session until the user ends it.
 ///
@@ -23,7 +24,12 @@ pub async fn attach(link: &mut Link, options: Attach) -> Result<(), CliError> {
     let mut output = Output::new(options.json);
     loop {
         match link.next(&mut pen).await? {
-            Arrival::Event(event) => output.event(&mut pen, &event)?,
+            Arrival::Event(event) => {
+                output.event(&mut pen, &event)?;
+                if let Said::Asked(wanted) = asking::said(&event.kind) {
+                    pen.note(&asking::hint(&info.id, wanted.call))?;
+                }
+            }
             Arrival::Back { running: now, restarted } => {
                 if restarted && running {
                     pen.end_answer()?;
@@ -44,6 +50,21 @@ pub async fn cancel(link: &mut Link, session: Option<&str>) -> Result<(), CliErr
     let info = link.choose(session).await?;
     link.ask(Request::Cancel { session: info.id.clone() }).await?;
     Ok(Pen::split().note(&format!("session {}: the turn is cancelled", called(&info)))?)
+}
+
+/// `bxctl approve`.
+///
+/// # Errors
+/// [`Link::ask`]'s: the call may not wait for an answer.
+pub async fn approve(link: &mut Link, options: Approve) -> Result<(), CliError> {
+    let info = link.resolve(&options.session).await?;
+    let (decision, what) = match options.answer {
+        YesNo::Yes => (Decision::Allow, "allowed"),
+        YesNo::No => (Decision::Deny, "denied"),
+    };
+    let call = CallId(options.call);
+    link.ask(Request::Approve { session: info.id.clone(), call, decision }).await?;
+    Ok(Pen::split().note(&format!("session {}: call {call} is {what}", called(&info)))?)
 }
 
 /// `bxctl rename`.

@@ -6,8 +6,9 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep};
 
+use super::asking::{self, Asking};
 use super::error::{CliError, status};
-use super::keys::Keys;
+use super::keys::{Keys, Pressed};
 use super::link::{Arrival, Link, unexpected};
 use super::pen::Pen;
 use super::text;
@@ -149,6 +150,7 @@ pub async fn follow(
     (session, mut turn): (&SessionId, Option<TurnId>),
 ) -> Result<Ending, CliError> {
     let mut nothing_runs = false;
+    let mut asking = Asking::new(session);
     loop {
         let arrival = tokio::select! {
             arrival = link.next(pen) => arrival?,
@@ -163,7 +165,14 @@ pub async fn follow(
                 }
                 continue;
             }
-            () = detach(keys.as_deref_mut()) => return Ok(Ending::Detached),
+            pressed = asking.pressed(keys.as_deref_mut()) => {
+                match pressed {
+                    Pressed::Detach => return Ok(Ending::Detached),
+                    Pressed::Part(typed) => asking::prompt(pen, &typed)?,
+                    Pressed::Answer(line) => asking.answered(link, pen, &line).await?,
+                }
+                continue;
+            }
             // its end is under way; if it does not come, it came before anybody looked
             () = sleep(END_TIME), if nothing_runs => return told_missed(pen, session),
         };
@@ -185,6 +194,7 @@ pub async fn follow(
         }
         if event.turn == turn && turn.is_some() && !idle {
             output.event(pen, &event)?;
+            asking.event(link, pen, keys.as_deref_mut(), &event.kind)?;
             if let EventKind::TurnEnd { outcome, certainty, .. } = event.kind {
                 return Ok(Ending::Ended(outcome, certainty));
             }
@@ -197,13 +207,6 @@ pub async fn follow(
             // about the session, not about a turn
             output.event(pen, &event)?;
         }
-    }
-}
-
-async fn detach(keys: Option<&mut Keys>) {
-    match keys {
-        Some(keys) => keys.detach().await,
-        None => std::future::pending().await,
     }
 }
 

@@ -1,4 +1,5 @@
-//! The keyboard while a turn runs: Ctrl-D detaches, and what is typed ahead is kept for the next prompt.
+//! The keyboard while a turn runs: Ctrl-D detaches, a question is answered with a word and Enter, and what is typed
+//! ahead is kept for the next prompt.
 //!
 //! Invariant: the terminal is as it was before when [`Keys`] is dropped.
 
@@ -43,6 +44,19 @@ pub struct Keys {
     terminal: pipe::Receiver,
     _restore: Restore,
     typed: Typed,
+    // what is typed since a question was asked: nothing that was typed ahead can answer it
+    answer: Option<Typed>,
+}
+
+/// What was typed.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Pressed {
+    /// Ctrl-D, or the terminal has gone.
+    Detach,
+    /// A part of the answer to the question.
+    Part(String),
+    /// The answer, without Enter.
+    Answer(String),
 }
 
 impl Keys {
@@ -62,24 +76,41 @@ impl Keys {
             }
         }
         tcsetattr(io::stdin(), SetArg::TCSANOW, &modes)?;
-        Ok(Self { terminal, _restore: restore, typed: Typed::default() })
+        Ok(Self { terminal, _restore: restore, typed: Typed::default(), answer: None })
     }
 
-    /// Waits until the user wants to detach, or the terminal has gone. Can be dropped and called again.
-    pub async fn detach(&mut self) {
+    /// A question is asked from now on, or no longer: keys are its answer, not typed ahead.
+    pub fn ask(&mut self, asked: bool) {
+        self.answer = asked.then(Typed::default);
+    }
+
+    /// Waits for what is typed: an answer while a question is asked, or the wish to detach. Can be dropped and called
+    /// again.
+    pub async fn next(&mut self) -> Pressed {
         loop {
             let mut buffer = [0; 1024];
             if self.terminal.readable().await.is_err() {
-                return;
+                return Pressed::Detach;
             }
             match self.terminal.try_read(&mut buffer) {
                 Ok(n) if n > 0 => {
-                    if self.typed.push(buffer.get(..n).unwrap_or_default()) {
-                        return;
+                    let keys = buffer.get(..n).unwrap_or_default();
+                    let Some(answer) = &mut self.answer else {
+                        if self.typed.push(keys) {
+                            return Pressed::Detach;
+                        }
+                        continue;
+                    };
+                    if answer.push(keys) {
+                        return Pressed::Detach;
                     }
+                    return match answer.line() {
+                        Some(line) => Pressed::Answer(line),
+                        None => Pressed::Part(answer.so_far()),
+                    };
                 }
                 Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
-                _ => return,
+                _ => return Pressed::Detach,
             }
         }
     }
@@ -121,6 +152,18 @@ impl Typed {
             }
         }
         false
+    }
+
+    /// The first line, if Enter was pressed; nothing is left then.
+    fn line(&mut self) -> Option<String> {
+        let end = self.bytes.iter().position(|byte| *byte == b'\n')?;
+        let line = String::from_utf8_lossy(self.bytes.get(..end)?).into_owned();
+        self.bytes.clear();
+        Some(line)
+    }
+
+    fn so_far(&self) -> String {
+        String::from_utf8_lossy(&self.bytes).into_owned()
     }
 
     fn finish(self) -> Result<String, String> {

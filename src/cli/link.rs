@@ -51,6 +51,7 @@ pub struct Link {
     client: Option<Client>,
     watch: Option<Watch>,
     lost_since: Option<Instant>,
+    approves: bool,
 }
 
 impl Link {
@@ -60,7 +61,18 @@ impl Link {
     /// [`CliError::NoDaemon`], or what the daemon says to this version.
     pub async fn connect(path: PathBuf) -> Result<Self, CliError> {
         let client = connect(&path).await?;
-        Ok(Self { path, client: Some(client), watch: None, lost_since: None })
+        Ok(Self { path, client: Some(client), watch: None, lost_since: None, approves: false })
+    }
+
+    /// From the next [`Link::watch`] on, the daemon knows that a person can be asked here.
+    pub fn approves(&mut self) {
+        self.approves = true;
+    }
+
+    /// Whether a person can be asked here.
+    #[must_use]
+    pub fn can_approve(&self) -> bool {
+        self.approves
     }
 
     /// Asks once.
@@ -161,7 +173,9 @@ impl Link {
         if let Some(watch) = self.watch.take().filter(|watch| watch.session != *session) {
             self.ask(Request::Detach { session: watch.session }).await?;
         }
-        let reply = self.ask(Request::Attach { session: session.clone(), after: None }).await?;
+        let reply = self
+            .ask(Request::Attach { session: session.clone(), after: None, approves: self.approves })
+            .await?;
         let Reply::Attached { seq, running } = reply else {
             return Err(unexpected(&reply));
         };
@@ -227,7 +241,8 @@ impl Link {
         };
         let restarted = client.run() != watch.run;
         let after = Position { run: watch.run.clone(), seq: watch.seq };
-        let attach = Request::Attach { session: watch.session.clone(), after: Some(after) };
+        let (session, approves) = (watch.session.clone(), self.approves);
+        let attach = Request::Attach { session, after: Some(after), approves };
         let reply = client.request(attach).await.map_err(|e| from_client(&self.path, e))?;
         let Reply::Attached { seq, running } = reply else {
             return Err(unexpected(&reply));

@@ -8,6 +8,7 @@
 //!   ([`error::status`]) tells the outcome; an output that nobody reads any more ends it in silence.
 
 pub mod args;
+mod asking;
 mod care;
 mod chat;
 pub mod error;
@@ -135,6 +136,7 @@ async fn dispatch(link: &mut Link, command: Command) -> Result<u8, CliError> {
         Command::Export(options) => show::export(link, options).await?,
         Command::Attach(options) => care::attach(link, options).await?,
         Command::Cancel(options) => care::cancel(link, options.session.as_deref()).await?,
+        Command::Approve(options) => care::approve(link, options).await?,
         Command::Rename(options) => care::rename(link, options).await?,
         Command::Delete(options) => care::delete(link, options).await?,
     }

@@ -49,6 +49,9 @@ async fn target(link: &mut Link, options: &Send) -> Result<SessionInfo, CliError
 
 async fn one_turn(link: &mut Link, info: &SessionInfo, request: Request, json: bool) -> Result<u8, CliError> {
     let mut pen = Pen::split();
+    if std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
+        link.approves();
+    }
     // first attach, then ask: so no event of the turn is missed
     link.watch(&info.id).await?;
     let turn = match link.ask(request).await? {

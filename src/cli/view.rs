@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 use std::io;
 
+use super::asking::question;
 use super::pen::Pen;
 use super::text;
-use crate::proto::{CallId, Certainty, Event, EventKind, Phase, Snapshot, ToolOutcome, TurnId, TurnOutcome};
+use crate::proto::{
+    CallId, Certainty, Decision, Event, EventKind, Phase, Snapshot, ToolOutcome, TurnId, TurnOutcome,
+};
 
 /// Shows events with a [`Pen`].
 #[derive(Debug, Default)]
@@ -71,6 +74,14 @@ impl View {
             EventKind::ToolCall { call, name, arguments } => {
                 pen.progress(&format!("{} …", tool_line(name, arguments)))?;
                 self.calls.insert(*call, (name.clone(), arguments.clone()));
+            }
+            EventKind::ApprovalWanted { wanted } => {
+                pen.end_answer()?;
+                question(wanted).iter().try_for_each(|line| pen.say(line))?;
+            }
+            EventKind::Approval { call, decision, by } => {
+                let decision = if *decision == Decision::Allow { "allowed" } else { "denied" };
+                pen.note(&format!("⚙ call {call} {decision} by {}", text::line(by)))?;
             }
             EventKind::ToolResult { call, name, outcome, content } => {
                 let arguments = self.calls.remove(call).map(|(_, arguments)| arguments).unwrap_or_default();
@@ -158,6 +169,10 @@ impl View {
                     pen.answer(&now.text)?;
                 }
             }
+        }
+        if let Some(wanted) = now.approval.as_ref().filter(|_| now.approval != self.seen.approval) {
+            pen.end_answer()?;
+            question(wanted).iter().try_for_each(|line| pen.say(line))?;
         }
         self.seen.clone_from(now);
         Ok(())
@@ -331,7 +346,7 @@ mod tests {
                 phase: Phase::Generating,
                 user_text: "question".into(),
                 text: text.into(),
-                reasoning: String::new(),
+                ..Snapshot::default()
             },
         };
         view.event(&mut pen, &event(1, snapshot("One"))).unwrap();

@@ -87,8 +87,10 @@ limits! {
     TurnRequests turn_requests: "requests" = 50 in 1..=10_000, reload;
     /// How many tool calls one turn may make.
     TurnToolCalls turn_tool_calls: "calls" = 100 in 1..=10_000, reload;
-    /// How long one turn may run, waiting for the model and tools included.
+    /// How long one turn may run, waiting for the model and tools included, but not for the slot or a person.
     TurnSeconds turn_seconds: "seconds" = 3_600 in 1..=604_800, reload;
+    /// How long a call waits for a person's approval before it is denied.
+    ApprovalSeconds approval_seconds: "seconds" = 86_400 in 1..=31_536_000, reload;
     /// How many tokens one turn may generate, over all its completions.
     TurnTokens turn_tokens: "tokens" = 32_768 in 1..=10_000_000, reload;
     /// How often the same call with the same arguments may follow itself before the turn is ended.

@@ -31,7 +31,7 @@ impl Choice for Policy {
 /// What happens to a call that somebody must allow when nobody is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unattended {
-    /// It waits, within the turn's time.
+    /// It waits, up to `[limits] approval_seconds`.
     Wait,
     /// It is denied.
     Deny,

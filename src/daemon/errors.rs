@@ -23,7 +23,7 @@ pub(super) fn of_agent(error: &AgentError) -> ErrorBody {
         AgentError::Store(e) => return of_store(e),
         AgentError::EmptyMessage => ErrorCode::BadRequest,
         AgentError::Busy(..) => ErrorCode::Busy,
-        AgentError::Nothing(..) => ErrorCode::Nothing,
+        AgentError::Nothing(..) | AgentError::NotAsked(..) => ErrorCode::Nothing,
         AgentError::DoesNotFit { .. } => ErrorCode::Limit,
         AgentError::CannotCount { .. }
         | AgentError::OtherModel(_)

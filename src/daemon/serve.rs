@@ -42,6 +42,10 @@ impl Events for ToHub {
     fn publish(&self, session: &SessionId, turn: Option<TurnId>, kind: EventKind) {
         self.0.publish(session, turn, kind);
     }
+
+    fn approvers(&self, session: &SessionId) -> usize {
+        self.0.approvers(session)
+    }
 }
 
 /// Runs the daemon until it is told to end. Exit status: 0 after an orderly end, 1 when it cannot run, 78
@@ -174,6 +178,7 @@ fn wire(config: Config, catalog: Catalog, hub: Rc<Hub>) -> Result<Daemon, Box<dy
     let sessions = Sessions::new(catalog, most, Rc::clone(&events));
     let frozen = (config.limits.clone(), settings(&config));
     let agent = Agent::new(Rc::clone(&server), Rc::new(tools), slot_files, frozen, events);
+    agent.set_unattended(config.tools.unattended);
     Ok(Daemon {
         agent,
         server,
@@ -250,6 +255,7 @@ fn reload(daemon: &Daemon, common: &Common) {
             let config = old.reloaded(&new);
             log::set_max_level(config.daemon.log_level.into());
             daemon.agent.configure(config.limits.clone(), settings(&config));
+            daemon.agent.set_unattended(config.tools.unattended);
             daemon.config.replace(config);
             let list = |keys: &[String]| if keys.is_empty() { "none".to_owned() } else { keys.join(", ") };
             let (applied, restart) = (list(&applied), list(&restart));

@@ -11,8 +11,8 @@ use crate::channel::{Hub, Peer, Service};
 use crate::config::Config;
 use crate::model::Server;
 use crate::proto::{
-    BaselineContent, ErrorBody, ErrorCode, LogRecord, Named, Reply, Request, ServerState, SessionId,
-    SessionInfo, SessionState, Timestamp,
+    ApprovalWanted, BaselineContent, ErrorBody, ErrorCode, LogRecord, Named, Reply, Request, ServerState,
+    SessionId, SessionInfo, SessionState, Timestamp,
 };
 use crate::store::{Baseline, SessionError};
 use crate::tool::Registry;
@@ -114,6 +114,12 @@ impl Daemon {
                 conversation.stop(StopReason::Cancelled).await.map_err(|e| of_agent(&e))?;
                 Ok(Reply::Done {})
             }
+            Request::Approve { session, call, decision } => {
+                let conversation = self.conversation(&session).await?;
+                let by = format!("uid {} ({})", peer.uid, peer.name);
+                conversation.decide(call, decision, by).await.map_err(|e| of_agent(&e))?;
+                Ok(Reply::Done {})
+            }
             Request::Rename { session, name } => self.rename(&session, name).await,
             Request::Delete { session } => self.delete(&session).await,
             Request::Export { session, from } => {
@@ -160,9 +166,12 @@ impl Daemon {
 
     /// What the disk cannot know: whether a turn runs.
     fn overlay(&self, mut info: SessionInfo) -> SessionInfo {
-        if self.sessions.find(&info.id).is_some_and(|c| c.running().is_some()) {
+        if let Some(conversation) = self.sessions.find(&info.id).filter(|c| c.running().is_some()) {
             info.state = SessionState::Running;
-            info.reason = None;
+            info.reason = conversation.question().map(|wanted| {
+                let ApprovalWanted { call, name, .. } = wanted;
+                format!("call {call} ({name}) waits for an approval: bxctl approve {} {call} yes|no", info.id)
+            });
         }
         info
     }

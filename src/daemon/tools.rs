@@ -45,17 +45,10 @@ pub(super) fn registry(config: &ToolsConfig, work: &Path) -> Result<Registry, Bo
 
 /// What is configured, but does not do in this version what its words say.
 pub(super) fn warnings(config: &ToolsConfig) -> Vec<String> {
-    let asking = config.command.iter().filter(|(_, tool)| tool.policy == config::Policy::Ask);
-    let asking = asking.map(|(name, _)| {
-        format!(
-            "[tools.command.{name}] policy = \"ask\": this version cannot ask anybody, so every call is denied; \
-             set \"allow\" to have it run"
-        )
-    });
     let servers = config.mcp.keys().map(|name| {
         format!("[tools.mcp.{name}]: this version cannot run MCP servers, so its tools are not there")
     });
-    asking.chain(servers).collect()
+    servers.collect()
 }
 
 fn policy(policy: config::Policy) -> Policy {

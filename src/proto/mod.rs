@@ -22,8 +22,8 @@ pub use baseline::{
 };
 pub use carried::{Carried, CarriedEnd, Exchange, Summary, SummaryCost};
 pub use channel::{
-    Certainty, ErrorBody, ErrorCode, Event, EventKind, Incoming, Outgoing, PROTOCOL_VERSION, Phase, Position,
-    Reply, Request, RequestFrame, ServerState, SessionInfo, SessionState, Snapshot, Status,
+    ApprovalWanted, Certainty, ErrorBody, ErrorCode, Event, EventKind, Incoming, Outgoing, PROTOCOL_VERSION,
+    Phase, Position, Reply, Request, RequestFrame, ServerState, SessionInfo, SessionState, Snapshot, Status,
 };
 pub use ids::{CallId, Digest, Epoch, IdError, SessionId, Timestamp, TurnId};
 pub use line::{Line, LineError, Place, encode_line};

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use boxmaker::channel::{Client, ClientError};
 use boxmaker::proto::{
-    Certainty, ErrorBody, Event, EventKind, Incoming, Position, Reply, Request, SessionId, SessionInfo,
-    TurnId, TurnUsage,
+    CallId, Certainty, Decision, ErrorBody, Event, EventKind, Incoming, Position, Reply, Request, SessionId,
+    SessionInfo, TurnId, TurnUsage,
 };
 use serde::Serialize;
 use tokio::runtime::{Builder, Runtime};
@@ -61,9 +61,31 @@ impl Talk {
         }
     }
 
+    /// Attaches as a client that asks a person about approvals.
+    pub fn attach_to_approve(&mut self, session: &SessionId) {
+        let request = Request::Attach { session: session.clone(), after: None, approves: true };
+        assert!(matches!(self.ask(request), Ok(Reply::Attached { .. })));
+    }
+
+    /// Decides about a call.
+    pub fn approve(
+        &mut self,
+        session: &SessionId,
+        call: u64,
+        decision: Decision,
+    ) -> Result<Reply, ErrorBody> {
+        self.ask(Request::Approve { session: session.clone(), call: CallId(call), decision })
+    }
+
+    /// The events until a call waits for a decision.
+    pub fn until_asked(&mut self, session: &SessionId) -> Vec<Event> {
+        self.until(session, "a question", |kind| matches!(kind, EventKind::ApprovalWanted { .. }))
+    }
+
     /// Attaches; gives the number of the last event, and whether a turn runs.
     pub fn attach(&mut self, session: &SessionId, after: Option<Position>) -> (u64, bool) {
-        match self.ask(Request::Attach { session: session.clone(), after }).expect("attach") {
+        match self.ask(Request::Attach { session: session.clone(), after, approves: false }).expect("attach")
+        {
             Reply::Attached { seq, running } => (seq, running),
             other => panic!("{other:?}"),
         }
@@ -208,6 +230,10 @@ pub fn told(events: &[Event]) -> Vec<String> {
             EventKind::Waiting { .. } => "waiting".to_owned(),
             EventKind::Prefill { .. } => "prefill".to_owned(),
             EventKind::ToolCall { call, name, arguments } => format!("tool_call {call} {name} {arguments}"),
+            EventKind::ApprovalWanted { wanted } => {
+                format!("approval_wanted {} {} {}", wanted.call, wanted.name, wanted.arguments)
+            }
+            EventKind::Approval { call, decision, .. } => format!("approval {call} {}", word(decision)),
             EventKind::ToolResult { call, name, outcome, .. } => {
                 format!("tool_result {call} {name} {}", word(outcome))
             }

@@ -1,5 +1,7 @@
 //! The commands of a chat: a slash and a word.
 
+use crate::proto::Decision;
+
 /// What a line at the prompt means.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Meaning<'a> {
@@ -13,6 +15,8 @@ pub enum Meaning<'a> {
     Retry,
     /// `/rebase`
     Rebase,
+    /// `/allow` or `/deny`: the call that waits for it
+    Decide(Decision),
     /// `/usage`
     Usage,
     /// `/quit`
@@ -31,6 +35,7 @@ pub const HELP: &[&str] = &[
     "/rename NAME  name this session",
     "/retry        ask again where the newest turn has no answer",
     "/rebase       go on in a new epoch: from a summary, with today's configuration",
+    "/allow, /deny decide about the tool call that waits for it",
     "/usage        what each turn cost",
     "/quit         leave (a running turn goes on)",
     "//TEXT        send a message that begins with a slash",
@@ -60,12 +65,14 @@ pub fn meaning(line: &str) -> Meaning<'_> {
         ("help" | "?", _) => Meaning::Help,
         ("retry", None) => Meaning::Retry,
         ("rebase", None) => Meaning::Rebase,
+        ("allow", None) => Meaning::Decide(Decision::Allow),
+        ("deny", None) => Meaning::Decide(Decision::Deny),
         ("usage", None) => Meaning::Usage,
         ("quit" | "exit" | "q", None) => Meaning::Quit,
         ("new", name) => Meaning::New(name),
         ("rename", Some(name)) => Meaning::Rename(name),
         ("rename", None) => Meaning::Wrong("a name is missing: /rename NAME"),
-        ("retry" | "rebase" | "usage" | "quit" | "exit" | "q", Some(_)) => {
+        ("retry" | "rebase" | "allow" | "deny" | "usage" | "quit" | "exit" | "q", Some(_)) => {
             Meaning::Wrong("this command takes nothing after it; /help lists the commands")
         }
         _ => Meaning::Wrong(
@@ -88,6 +95,7 @@ mod tests {
             ("/etc/fstab: what is it?", Meaning::Message("/etc/fstab: what is it?")),
             ("//quit", Meaning::Message("/quit")),
             ("/quit", Meaning::Quit),
+            ("/allow", Meaning::Decide(Decision::Allow)),
             ("/new", Meaning::New(None)),
             ("/new  a  name ", Meaning::New(Some("a  name"))),
             ("/rename x", Meaning::Rename("x")),

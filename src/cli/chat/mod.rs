@@ -8,6 +8,7 @@ mod screen;
 
 use std::io::IsTerminal as _;
 
+use super::asking::{self, Said};
 use super::error::{CliError, status};
 use super::follow::{Ending, Interrupts, Output, Press, follow};
 use super::keys::{Keys, Restore};
@@ -16,7 +17,7 @@ use super::lists::{usage_lines, usage_of};
 use super::pen::{Ability, Pen};
 use super::text;
 use super::{args, rebase};
-use crate::proto::{EventKind, Reply, Request, SessionInfo, SessionState};
+use crate::proto::{CallId, Decision, EventKind, Reply, Request, SessionInfo, SessionState};
 use commands::{HELP, Meaning, meaning};
 use input::{Input, Typed};
 use screen::Screen;
@@ -28,8 +29,12 @@ use screen::Screen;
 pub async fn chat(link: &mut Link, options: args::Chat) -> Result<u8, CliError> {
     let info = choose(link, &options).await?;
     let (info, differs) = link.open(&info.id).await?;
+    let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    if terminal {
+        link.approves();
+    }
     let running = link.watch(&info.id).await?;
-    if !(std::io::stdin().is_terminal() && std::io::stdout().is_terminal()) {
+    if !terminal {
         return lines::run(link, &info).await;
     }
     let _restore = Restore::new()?;
@@ -73,8 +78,9 @@ struct Chat<'a> {
     interrupts: Interrupts,
     // what stands at the next prompt already
     initial: String,
-    // a turn that another client began
+    // a turn that another client began, and its call that waits for a decision
     others_turn: bool,
+    question: Option<CallId>,
 }
 
 /// The exit status, when the chat is over.
@@ -95,6 +101,7 @@ impl<'a> Chat<'a> {
             interrupts: Interrupts::new()?,
             initial: String::new(),
             others_turn: false,
+            question: None,
         })
     }
 
@@ -165,6 +172,14 @@ impl<'a> Chat<'a> {
                         _ => {}
                     }
                     self.output.event(&mut self.pen, &event)?;
+                    match asking::said(&event.kind) {
+                        Said::Asked(wanted) => {
+                            self.question = Some(wanted.call);
+                            self.pen.note("/allow lets it run, /deny does not")?;
+                        }
+                        Said::Over => self.question = None,
+                        Said::Nothing => {}
+                    }
                 }
                 Arrival::Back { running, .. } => self.others_turn = running,
             }
@@ -179,6 +194,7 @@ impl<'a> Chat<'a> {
             Meaning::Empty => Ok(None),
             Meaning::Message(text) => self.send(text).await,
             Meaning::Retry => self.begin(Request::Retry { session: self.info.id.clone() }).await,
+            Meaning::Decide(decision) => self.decide(decision).await,
             Meaning::Quit => Ok(Some(self.leave()?)),
             Meaning::Help => self.say(HELP.iter().map(|line| (*line).to_owned())),
             Meaning::Rebase => self.rebase().await,
@@ -286,6 +302,16 @@ impl<'a> Chat<'a> {
         Ok(None)
     }
 
+    async fn decide(&mut self, decision: Decision) -> Result<Over, CliError> {
+        match self.question.take() {
+            Some(call) => {
+                asking::decide(self.link, &mut self.pen, &self.info.id, call, decision).await?;
+            }
+            None => self.pen.warn("no call waits for a decision")?,
+        }
+        Ok(None)
+    }
+
     async fn usage(&mut self) -> Result<Over, CliError> {
         let turns = usage_of(self.link, &self.info.id).await?;
         let lines = usage_lines(&self.info, &turns, Some(self.pen.width()));
@@ -298,6 +324,7 @@ impl<'a> Chat<'a> {
         self.info = info;
         self.output = Output::new(false);
         self.others_turn = false;
+        self.question = None;
         self.greet(&[])?;
         Ok(None)
     }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::ErrorCode;
-use crate::proto::{CallId, Epoch, Finish, SessionId, ToolOutcome, TurnId, TurnOutcome, Usage};
+use crate::proto::{CallId, Decision, Epoch, Finish, SessionId, ToolOutcome, TurnId, TurnOutcome, Usage};
 
 /// Something that happened in a session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -69,6 +69,21 @@ pub enum EventKind {
         name: String,
         /// As the model wrote them.
         arguments: String,
+    },
+    /// A call waits for a person's decision.
+    ApprovalWanted {
+        /// Which.
+        #[serde(flatten)]
+        wanted: ApprovalWanted,
+    },
+    /// Whether the call may run was decided, durably.
+    Approval {
+        /// Our number.
+        call: CallId,
+        /// What was decided.
+        decision: Decision,
+        /// By whom.
+        by: String,
     },
     /// A tool has ended.
     ToolResult {
@@ -175,6 +190,19 @@ pub enum Phase {
     Tool,
     /// The conversation is summarised for a new epoch.
     Summary,
+    /// A call waits for a person's decision.
+    Approval,
+}
+
+/// A call that waits for a person's decision.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApprovalWanted {
+    /// Our number.
+    pub call: CallId,
+    /// The tool that would run.
+    pub name: String,
+    /// Its arguments, as the model wrote them.
+    pub arguments: String,
 }
 
 /// The state of a session's running turn. What is durable is read with `export`.
@@ -188,6 +216,9 @@ pub struct Snapshot {
     pub text: String,
     /// What it has thought so far.
     pub reasoning: String,
+    /// The call that waits for a person's decision.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval: Option<ApprovalWanted>,
 }
 
 impl Snapshot {
@@ -209,6 +240,14 @@ impl Snapshot {
                 self.reasoning.push_str(text);
             }
             EventKind::ToolCall { .. } => self.phase = Phase::Tool,
+            EventKind::ApprovalWanted { wanted } => {
+                self.phase = Phase::Approval;
+                self.approval = Some(wanted.clone());
+            }
+            EventKind::Approval { .. } => {
+                self.phase = Phase::Tool;
+                self.approval = None;
+            }
             // what was written so far is durable now, and read with `export`
             EventKind::Usage { .. } => {
                 self.text.clear();

@@ -18,7 +18,7 @@ mod state;
 
 use serde::{Deserialize, Serialize};
 
-pub use event::{Certainty, Event, EventKind, Phase, Snapshot};
+pub use event::{ApprovalWanted, Certainty, Event, EventKind, Phase, Snapshot};
 pub use reply::{ErrorBody, ErrorCode, Reply};
 pub use request::{Position, Request, RequestFrame};
 pub use state::{ServerState, SessionInfo, SessionState, Status};

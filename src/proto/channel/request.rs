@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{ErrorBody, ErrorCode};
-use crate::proto::SessionId;
+use crate::proto::{CallId, Decision, SessionId};
 
 /// A request with its id, as one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -125,11 +125,24 @@ pub enum Request {
         /// The last event that the client has seen.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         after: Option<Position>,
+        /// Whether this client asks a person about calls that need an approval, and sends `approve`.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        approves: bool,
     },
     /// No more events of this session. Answer: [`Reply::Done`](super::Reply::Done).
     Detach {
         /// Which session.
         session: SessionId,
+    },
+    /// Answers an [`EventKind::ApprovalWanted`](super::EventKind::ApprovalWanted): this call may run, or not. The
+    /// first answer counts. Answer: [`Reply::Done`](super::Reply::Done) when it is durable.
+    Approve {
+        /// Of which session.
+        session: SessionId,
+        /// Which call.
+        call: CallId,
+        /// What was decided.
+        decision: Decision,
     },
     /// Names a session. Answer: [`Reply::Done`](super::Reply::Done) when durable.
     Rename {
@@ -168,7 +181,7 @@ impl Request {
     /// The names of all requests.
     pub const NAMES: &[&str] = &[
         "hello", "create", "open", "list", "resolve", "latest", "send", "retry", "rebase", "cancel",
-        "attach", "detach", "rename", "delete", "export", "usage", "status", "metrics", "shutdown",
+        "attach", "detach", "approve", "rename", "delete", "export", "usage", "status", "metrics", "shutdown",
     ];
 }
 

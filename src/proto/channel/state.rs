@@ -27,7 +27,7 @@ pub struct SessionInfo {
     pub epoch: Epoch,
     /// The model's name.
     pub model: Option<String>,
-    /// Why it is damaged or interrupted.
+    /// Why it is damaged or interrupted, or what its running turn waits for.
     pub reason: Option<String>,
 }
 
