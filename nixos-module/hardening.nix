@@ -31,7 +31,8 @@
   SystemCallArchitectures = "native";
   SystemCallErrorNumber = "EPERM";
   SystemCallFilter = [
-    "@system-service"
+    # of its own accord, a tool is put behind walls with the last three
+    "@system-service landlock_create_ruleset landlock_add_rule landlock_restrict_self"
     "~@privileged @resources"
   ];
 }

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use boxmaker::config::{
     CommandTool, Config, DaemonConfig, Environment, KvAtShutdown, Limit, Limits, LogLevel, McpServer,
-    McpTransport, ModelConfig, ModelUrl, Overrides, Policy, ToolSchema, ToolsConfig, TornTail, Unattended,
+    McpTransport, ModelConfig, ModelUrl, Overrides, Policy, Reach, ToolSchema, ToolsConfig, TornTail,
+    Unattended,
 };
 use boxmaker::proto::{ReasoningSettings, Sampling};
 use proptest::collection::{btree_map, vec};
@@ -83,6 +84,15 @@ fn variables() -> impl Strategy<Value = Vec<String>> {
     vec("[A-Za-z_][A-Za-z0-9_]{0,9}", 0..3)
 }
 
+fn own_limits() -> (impl Strategy<Value = Option<u64>>, impl Strategy<Value = Option<u64>>) {
+    (option::of(1u64..=86_400), option::of(256u64..=1_048_576))
+}
+
+fn reach() -> impl Strategy<Value = Reach> {
+    let paths = || option::of(vec(path(), 0..3));
+    (paths(), paths(), any::<bool>()).prop_map(|(read, write, network)| Reach { read, write, network })
+}
+
 fn command() -> impl Strategy<Value = CommandTool> {
     let schema = prop_oneof![
         Just(ToolSchema::default()),
@@ -93,9 +103,10 @@ fn command() -> impl Strategy<Value = CommandTool> {
     ];
     let description = text().prop_map(|text| format!("Does {text}"));
     let parts = (path(), vec(text(), 0..3), description, schema, policy());
-    let more = (option::of(1u64..=86_400), option::of(256u64..=1_048_576), option::of(path()), variables());
+    let (seconds, bytes) = own_limits();
+    let more = (seconds, bytes, option::of(path()), variables(), reach());
     (parts, more).prop_map(|((program, args, description, schema, policy), more)| {
-        let (seconds, output_bytes, directory, environment) = more;
+        let (seconds, output_bytes, directory, environment, reach) = more;
         CommandTool {
             program,
             args,
@@ -106,16 +117,34 @@ fn command() -> impl Strategy<Value = CommandTool> {
             output_bytes,
             directory,
             environment,
+            reach,
         }
     })
 }
 
 fn mcp() -> impl Strategy<Value = McpServer> {
-    let stdio = (path(), vec(text(), 0..3), variables())
-        .prop_map(|(command, args, environment)| McpTransport::Stdio { command, args, environment });
+    let stdio = (path(), vec(text(), 0..3), variables(), option::of(path()), reach()).prop_map(
+        |(command, args, environment, directory, reach)| McpTransport::Stdio {
+            command,
+            args,
+            environment,
+            directory,
+            reach,
+        },
+    );
     let http = ("[a-z]{1,9}", 1..=u16::MAX, "(/[a-z]{3,9}){0,2}")
         .prop_map(|(host, port, path)| McpTransport::Http { host, port, path });
-    (prop_oneof![stdio, http], policy()).prop_map(|(transport, policy)| McpServer { transport, policy })
+    let named = btree_map("[a-zA-Z é]{0,5}[a-z]", policy(), 0..4);
+    let (seconds, bytes) = own_limits();
+    (prop_oneof![stdio, http], policy(), named, seconds, bytes).prop_map(
+        |(transport, policy, tools, seconds, output_bytes)| McpServer {
+            transport,
+            policy,
+            tools,
+            seconds,
+            output_bytes,
+        },
+    )
 }
 
 fn named<T: std::fmt::Debug>(tool: impl Strategy<Value = T>) -> impl Strategy<Value = BTreeMap<String, T>> {

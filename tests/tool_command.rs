@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use boxmaker::proto::ToolOutcome;
 use boxmaker::tool::{
-    CallContext, Cancel, CommandSpec, CommandTool, Installed, Policy, Prepared, Registry, Rlimits, Run,
-    SpillTarget, ToolReply,
+    CallContext, Cancel, CommandSpec, CommandTool, Installed, Policy, Prepared, Reach, Registry, Rlimits,
+    Run, SpillTarget, ToolReply,
 };
 use serde_json::json;
 
@@ -57,6 +57,7 @@ impl Place {
             // python3 may be found by its own path only
             environment: vec!["PATH".to_owned()],
             rlimits: Rlimits::default(),
+            reach: Reach::default(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! The tool part of a turn: started in the log before it is started in the world.
 
 use std::pin::pin;
+use std::rc::Rc;
 
 use tokio::time::Instant;
 
@@ -59,7 +60,14 @@ impl Turn {
     }
 
     async fn call(&mut self, call: &ToolCall, cancel: &Cancel) -> Result<ToolReply, AgentError> {
-        let run = match self.agent.tools.prepare(&call.name, &call.arguments) {
+        let tools = Rc::clone(&self.agent.tools);
+        tokio::select! {
+            biased;
+            _ = cancel.stopped() => return Ok(not_run()),
+            () = tokio::time::sleep_until(self.deadline) => return Ok(not_run()),
+            () = tools.refresh(&call.name, &call.arguments) => {}
+        }
+        let run = match tools.prepare(&call.name, &call.arguments) {
             // `find_tool` has its answer at once; that it ran is recorded all the same
             Prepared::Answer(reply) => {
                 if reply.outcome == ToolOutcome::Ok {

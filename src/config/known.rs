@@ -27,8 +27,26 @@ pub(super) const COMMAND: &[&str] = &[
     "output_bytes",
     "directory",
     "environment",
+    "read",
+    "write",
+    "network",
 ];
-pub(super) const MCP: &[&str] = &["command", "args", "url", "policy", "environment"];
+pub(super) const MCP: &[&str] = &[
+    "command",
+    "args",
+    "environment",
+    "directory",
+    "read",
+    "write",
+    "network",
+    "url",
+    "policy",
+    "allow",
+    "ask",
+    "deny",
+    "seconds",
+    "output_bytes",
+];
 
 /// Every table's name with its keys.
 const TABLES: &[(&str, &[&str])] = &[

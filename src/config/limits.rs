@@ -113,6 +113,8 @@ limits! {
     ToolOutputBytes tool_output_bytes: "bytes" = 8_192 in 256..=1_048_576, restart;
     /// How much of a tool's output is kept in a file beside the session.
     ToolSpillBytes tool_spill_bytes: "bytes" = 16_777_216 in 0..=4_294_967_296, restart;
+    /// How long the start and the handshake of an MCP server may take.
+    McpStartSeconds mcp_start_seconds: "seconds" = 30 in 1..=3_600, restart;
     /// How long one record of a log may be.
     RecordBytes record_bytes: "bytes" = 4_194_304 in 65_536..=67_108_864, restart;
     /// How long the logs of one session may grow together.

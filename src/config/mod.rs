@@ -36,7 +36,7 @@ pub use model::{DEFAULT_SYSTEM_PROMPT, KvAtShutdown, ModelConfig};
 pub use schema::{MAX_SCHEMA_BYTES, ToolSchema};
 pub use secret::{ApiKey, MAX_API_KEY_BYTES, Secret};
 pub use tools::{
-    CommandTool, MAX_DESCRIPTION_BYTES, McpServer, McpTransport, Policy, ToolsConfig, Unattended,
+    CommandTool, MAX_DESCRIPTION_BYTES, McpServer, McpTransport, Policy, Reach, ToolsConfig, Unattended,
 };
 pub use url::{MAX_SOCKET_PATH_BYTES, ModelUrl, UrlError};
 

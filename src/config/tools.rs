@@ -52,6 +52,40 @@ pub struct ToolsConfig {
     pub mcp: BTreeMap<String, McpServer>,
 }
 
+/// What a tool may reach of what the daemon's user may.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reach {
+    /// What it may read and run; absolute paths. Files are not limited when this and `write` are absent.
+    pub read: Option<Vec<PathBuf>>,
+    /// What it may write too; absolute paths.
+    pub write: Option<Vec<PathBuf>>,
+    /// Whether it may have sockets.
+    pub network: bool,
+}
+
+impl Default for Reach {
+    fn default() -> Self {
+        Self { read: None, write: None, network: true }
+    }
+}
+
+impl Reach {
+    /// Whether nothing is limited.
+    #[must_use]
+    pub fn is_all(&self) -> bool {
+        *self == Self::default()
+    }
+
+    fn read(table: &Table<'_, '_>) -> Self {
+        let paths = |key| {
+            table.list(key, "allowed are absolute paths", |text| {
+                absolute(Path::new(text)).map_err(|why| format!("found {}: {why}", quoted(text)))
+            })
+        };
+        Self { read: paths("read"), write: paths("write"), network: table.flag("network").unwrap_or(true) }
+    }
+}
+
 /// A program that is a tool: arguments as JSON on standard input, the result on standard output.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CommandTool {
@@ -73,6 +107,8 @@ pub struct CommandTool {
     pub directory: Option<PathBuf>,
     /// The names of the daemon's environment variables that it gets; all others are kept from it.
     pub environment: Vec<String>,
+    /// What it may reach.
+    pub reach: Reach,
 }
 
 /// A server of the Model Context Protocol.
@@ -80,8 +116,14 @@ pub struct CommandTool {
 pub struct McpServer {
     /// How it is reached.
     pub transport: McpTransport,
-    /// Whether its tools run.
+    /// Whether those of its tools run that are not named below.
     pub policy: Policy,
+    /// What is decided for single tools, by the server's own name for them.
+    pub tools: BTreeMap<String, Policy>,
+    /// How long a call may run; `[limits] tool_seconds` when absent.
+    pub seconds: Option<u64>,
+    /// How much of a call's output the model is shown; `[limits] tool_output_bytes` when absent.
+    pub output_bytes: Option<u64>,
 }
 
 /// How an MCP server is reached.
@@ -95,6 +137,10 @@ pub enum McpTransport {
         args: Vec<String>,
         /// The names of the daemon's environment variables that it gets.
         environment: Vec<String>,
+        /// Where it runs, an absolute path; a directory of the daemon's choice when absent.
+        directory: Option<PathBuf>,
+        /// What it may reach.
+        reach: Reach,
     },
     /// HTTP.
     Http {
@@ -142,17 +188,15 @@ fn read_command(table: &Table<'_, '_>) -> Option<CommandTool> {
             None
         }
     };
-    let limit = |key, limit: Limit| {
-        let LimitInfo { least, most, unit, .. } = limit.info();
-        table.whole(key, least..=most, unit)
-    };
+    let (seconds, output_bytes) = own_limits(table);
     Some(CommandTool {
         args: arguments(table),
         policy: table.choice("policy").unwrap_or(Policy::Ask),
-        seconds: limit("seconds", Limit::ToolSeconds),
-        output_bytes: limit("output_bytes", Limit::ToolOutputBytes),
+        seconds,
+        output_bytes,
         directory: table.path("directory"),
         environment: variables(table),
+        reach: Reach::read(table),
         program: program?,
         description: description?,
         schema: schema?,
@@ -162,7 +206,7 @@ fn read_command(table: &Table<'_, '_>) -> Option<CommandTool> {
 fn read_mcp(table: &Table<'_, '_>) -> Option<McpServer> {
     let policy = table.choice("policy").unwrap_or(Policy::Ask);
     let transport = if table.has("url") {
-        for key in ["command", "args", "environment"] {
+        for key in ["command", "args", "environment", "directory", "read", "write", "network"] {
             if table.has(key) {
                 table.refuse(
                     key,
@@ -177,10 +221,46 @@ fn read_mcp(table: &Table<'_, '_>) -> Option<McpServer> {
             Err(why) => Err(why.to_string()),
         })
     } else {
-        let (args, environment) = (arguments(table), variables(table));
-        program(table, "command").map(|command| McpTransport::Stdio { command, args, environment })
+        let (args, environment, directory) = (arguments(table), variables(table), table.path("directory"));
+        program(table, "command").map(|command| {
+            let reach = Reach::read(table);
+            McpTransport::Stdio { command, args, environment, directory, reach }
+        })
     };
-    Some(McpServer { transport: transport?, policy })
+    let (seconds, output_bytes) = own_limits(table);
+    Some(McpServer { transport: transport?, policy, tools: named_policies(table), seconds, output_bytes })
+}
+
+/// `seconds` and `output_bytes`, which go before those of `[limits]`.
+fn own_limits(table: &Table<'_, '_>) -> (Option<u64>, Option<u64>) {
+    let limit = |key, limit: Limit| {
+        let LimitInfo { least, most, unit, .. } = limit.info();
+        table.whole(key, least..=most, unit)
+    };
+    (limit("seconds", Limit::ToolSeconds), limit("output_bytes", Limit::ToolOutputBytes))
+}
+
+/// The lists `allow`, `ask` and `deny`. A tool that stands in two of them is an error.
+fn named_policies(table: &Table<'_, '_>) -> BTreeMap<String, Policy> {
+    let mut policies = BTreeMap::new();
+    for (key, policy) in Policy::ALL {
+        let names = table.list(key, "allowed are names of the server's tools", |name| match name.trim() {
+            "" => Err("found an empty name".to_owned()),
+            _ => Ok(name.to_owned()),
+        });
+        for name in names.unwrap_or_default() {
+            if let Some(other) = policies.insert(name.clone(), *policy)
+                && other != *policy
+            {
+                table.refuse(
+                    key,
+                    format!("found {}, which {} has too", quoted(&name), other.word()),
+                    "name it once",
+                );
+            }
+        }
+    }
+    policies
 }
 
 fn program(table: &Table<'_, '_>, key: &str) -> Option<PathBuf> {

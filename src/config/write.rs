@@ -1,12 +1,12 @@
 //! The configuration as a list of keys, and as TOML that loads back to the same.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use toml::Value;
 
 use super::read::Choice as _;
 use super::tools::{CommandTool, McpServer, McpTransport};
-use super::{Config, Limit, ModelUrl};
+use super::{Config, Limit, ModelUrl, Policy, Reach};
 
 /// One key that is set.
 #[derive(Debug, Clone, PartialEq)]
@@ -125,14 +125,24 @@ fn add_command(to: &mut Entries, tool: &CommandTool) {
     to.add_if("output_bytes", tool.output_bytes.map(number));
     to.add_if("directory", tool.directory.as_deref().map(text));
     to.add("environment", tool.environment.clone());
+    add_reach(to, &tool.reach);
+}
+
+fn add_reach(to: &mut Entries, reach: &Reach) {
+    let texts = |paths: &Vec<PathBuf>| paths.iter().map(|path| text(path)).collect::<Vec<_>>();
+    to.add_if("read", reach.read.as_ref().map(texts));
+    to.add_if("write", reach.write.as_ref().map(texts));
+    to.add("network", reach.network);
 }
 
 fn add_mcp(to: &mut Entries, server: &McpServer) {
     match &server.transport {
-        McpTransport::Stdio { command, args, environment } => {
+        McpTransport::Stdio { command, args, environment, directory, reach } => {
             to.add("command", text(command));
             to.add("args", args.clone());
             to.add("environment", environment.clone());
+            to.add_if("directory", directory.as_deref().map(text));
+            add_reach(to, reach);
         }
         McpTransport::Http { host, port, path } => {
             let url = ModelUrl::Http { host: host.clone(), port: *port, path: path.clone() };
@@ -140,4 +150,11 @@ fn add_mcp(to: &mut Entries, server: &McpServer) {
         }
     }
     to.add("policy", server.policy.word());
+    for (key, policy) in Policy::ALL {
+        let named = server.tools.iter().filter(|(_, of)| *of == policy);
+        let names: Vec<String> = named.map(|(name, _)| name.clone()).collect();
+        to.add_if(key, (!names.is_empty()).then_some(names));
+    }
+    to.add_if("seconds", server.seconds.map(number));
+    to.add_if("output_bytes", server.output_bytes.map(number));
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nix::sys::statfs::{self, statfs};
 
-use crate::config::{Config, Environment};
+use crate::config::{Config, Environment, McpTransport};
 use crate::model::{Finding, Level, Server};
 use crate::store;
 
@@ -23,16 +23,19 @@ pub(super) fn check(common: &Common, offline: bool) -> ExitCode {
     print!("{}", config.to_toml());
     let mut findings: Vec<Finding> =
         config.warnings().into_iter().map(|what| finding(Level::Warn, what, "")).collect();
-    findings
-        .extend(super::tools::warnings(&config.tools).into_iter().map(|what| finding(Level::Warn, what, "")));
     if offline {
         return report(&findings);
     }
-    for (name, tool) in &config.tools.command {
-        if nix::unistd::access(&tool.program, nix::unistd::AccessFlags::X_OK).is_err() {
-            let what =
-                format!("[tools.command.{name}]: {} is not there, or is no program", tool.program.display());
-            findings.push(finding(Level::Bad, what, "correct `program`"));
+    findings.extend(reach(&config));
+    let programs = config.tools.command.iter().map(|(name, tool)| (format!("command.{name}"), &tool.program));
+    let servers = config.tools.mcp.iter().filter_map(|(name, server)| match &server.transport {
+        McpTransport::Stdio { command, .. } => Some((format!("mcp.{name}"), command)),
+        McpTransport::Http { .. } => None,
+    });
+    for (name, program) in programs.chain(servers) {
+        if nix::unistd::access(program, nix::unistd::AccessFlags::X_OK).is_err() {
+            let what = format!("[tools.{name}]: {} is not there, or is no program", program.display());
+            findings.push(finding(Level::Bad, what, "correct the path"));
         }
     }
     findings.extend(home(&config.daemon.home));
@@ -82,6 +85,41 @@ async fn server(config: &Config) -> Vec<Finding> {
             Level::Warn,
             what,
             "set [model] slot_dir to the folder that the server was given with --slot-save-path",
+        ));
+    }
+    findings
+}
+
+/// Whether the kernel keeps the tools within their walls, and which have none.
+fn reach(config: &Config) -> Vec<Finding> {
+    let commands = config.tools.command.iter().map(|(name, tool)| (name, &tool.reach));
+    let servers = config.tools.mcp.iter().filter_map(|(name, server)| match &server.transport {
+        McpTransport::Stdio { reach, .. } => Some((name, reach)),
+        McpTransport::Http { .. } => None,
+    });
+    let all: Vec<_> = commands.chain(servers).collect();
+    let mut findings = Vec::new();
+    let walled = all.iter().any(|(_, reach)| reach.read.is_some() || reach.write.is_some());
+    match crate::tool::landlock_version() {
+        0 if walled => findings.push(finding(
+            Level::Bad,
+            "this kernel has no Landlock, so tools with `read` or `write` do not start",
+            "use a kernel with Landlock (5.13 or newer, landlock among lsm=), or take both keys away",
+        )),
+        version if walled => findings.push(finding(
+            Level::Ok,
+            format!("the kernel keeps tools within `read` and `write` (Landlock {version})"),
+            "",
+        )),
+        _ => {}
+    }
+    let open: Vec<&str> =
+        all.iter().filter(|(_, reach)| reach.is_all()).map(|(name, _)| name.as_str()).collect();
+    if !open.is_empty() {
+        findings.push(finding(
+            Level::Warn,
+            format!("tools that reach all that loopd's user reaches, sessions included: {}", open.join(", ")),
+            "set `read`, `write` and `network` in their tables; docs/security.md says what they keep out",
         ));
     }
     findings

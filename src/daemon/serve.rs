@@ -108,6 +108,7 @@ async fn run(config: Config, common: &Common) -> Result<(), Box<dyn std::error::
         // it may have been reloaded
         let seconds = daemon.config.borrow().limits.shutdown_seconds;
         end_turns(&daemon, Duration::from_secs(seconds)).await;
+        daemon.tools.close().await;
     })
     .await?;
     watchdog.abort();
@@ -162,7 +163,7 @@ fn wire(config: Config, catalog: Catalog, hub: Rc<Hub>) -> Result<Daemon, Box<dy
     });
     let silence = Duration::from_secs(config.limits.server_silence_seconds);
     let server = Server::new(config.model.url.clone(), key, config.daemon.slot, silence);
-    let tools = super::tools::registry(&config.tools, &config.daemon.home.join("tools"))?;
+    let tools = Rc::new(super::tools::registry(&config)?);
     let about = About {
         home: config.daemon.home.display().to_string(),
         slot: config.daemon.slot,
@@ -177,10 +178,11 @@ fn wire(config: Config, catalog: Catalog, hub: Rc<Hub>) -> Result<Daemon, Box<dy
     let events: Rc<dyn Events> = Rc::new(ToHub(Rc::clone(&hub)));
     let sessions = Sessions::new(catalog, most, Rc::clone(&events));
     let frozen = (config.limits.clone(), settings(&config));
-    let agent = Agent::new(Rc::clone(&server), Rc::new(tools), slot_files, frozen, events);
+    let agent = Agent::new(Rc::clone(&server), Rc::clone(&tools), slot_files, frozen, events);
     agent.set_unattended(config.tools.unattended);
     Ok(Daemon {
         agent,
+        tools,
         server,
         sessions,
         hub,

@@ -36,6 +36,7 @@ pub(super) fn settings(config: &Config) -> Settings {
 /// The daemon, as the channel sees it.
 pub(super) struct Daemon {
     pub(super) agent: Rc<Agent>,
+    pub(super) tools: Rc<Registry>,
     pub(super) server: Rc<Server>,
     pub(super) sessions: Sessions,
     pub(super) hub: Rc<Hub>,

@@ -2,8 +2,7 @@
 //! result on standard output.
 
 use std::cell::Cell;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::ChildStdin;
 
+use super::confine::Reach;
 use super::excerpt::Capture;
 use super::process::{Pipes, Process, Rlimits, Start};
 use super::report::{End, Ended, Report};
@@ -51,6 +51,8 @@ pub struct CommandSpec {
     pub environment: Vec<String>,
     /// The kernel's limits for each of its processes.
     pub rlimits: Rlimits,
+    /// What it can reach.
+    pub reach: Reach,
 }
 
 /// Runs a [`CommandSpec`]. Output that is spilled needs tokio-uring's runtime.
@@ -94,16 +96,10 @@ impl CommandTool {
     }
 
     fn start(&self) -> Result<(Process, Pipes), String> {
-        let CommandSpec { name, program, args, directory, environment, rlimits, .. } = &self.spec;
-        let cannot = |why: String| format!("The tool {name} could not be started: {why}");
-        if !directory.is_dir() {
-            std::fs::DirBuilder::new()
-                .mode(0o700)
-                .create(directory)
-                .map_err(|e| cannot(format!("its directory {}: {e}", directory.display())))?;
-        }
-        Process::start(&Start { program, args, directory, environment, rlimits: *rlimits })
-            .map_err(|e| cannot(format!("{}: {e}{}", program.display(), hint(program, &e))))
+        let CommandSpec { name, program, args, directory, environment, rlimits, reach, .. } = &self.spec;
+        Start { program, args, directory, environment, rlimits: *rlimits, reach }
+            .start()
+            .map_err(|why| format!("The tool {name} could not be started: {why}"))
     }
 }
 
@@ -123,16 +119,6 @@ impl Tool for CommandTool {
 
     fn call<'a>(&'a self, arguments: &'a str, context: CallContext) -> ToolFuture<'a> {
         Box::pin(self.run(arguments, context))
-    }
-}
-
-/// What "not found" means when the file is there.
-fn hint(program: &Path, error: &std::io::Error) -> &'static str {
-    match error.kind() {
-        std::io::ErrorKind::NotFound if program.exists() => {
-            " (the file is there; the interpreter or the loader that it names is not)"
-        }
-        _ => "",
     }
 }
 
@@ -197,17 +183,19 @@ async fn tell(stdin: Option<ChildStdin>, arguments: &str) {
 }
 
 /// One stream of output: what is shown of it, and its spill file.
-struct Stream<'a> {
+pub struct Stream<'a> {
     capture: Capture,
     spill: Spill<'a>,
 }
 
 impl<'a> Stream<'a> {
-    fn new(capture: Capture, spill: Spill<'a>) -> Self {
+    /// Nothing was read yet.
+    pub fn new(capture: Capture, spill: Spill<'a>) -> Self {
         Self { capture, spill }
     }
 
-    async fn read(&mut self, pipe: Option<impl AsyncRead + Unpin>) {
+    /// Reads to the end.
+    pub async fn read(&mut self, pipe: Option<impl AsyncRead + Unpin>) {
         let Some(mut pipe) = pipe else { return };
         let mut buffer = vec![0; READ_BYTES];
         while let Ok(count @ 1..) = pipe.read(&mut buffer).await {
@@ -222,7 +210,8 @@ impl<'a> Stream<'a> {
         }
     }
 
-    async fn finish(self) -> Ended {
+    /// Nothing more comes.
+    pub async fn finish(self) -> Ended {
         Ended { capture: self.capture, spilled: self.spill.finish().await }
     }
 }

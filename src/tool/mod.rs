@@ -17,8 +17,10 @@
 mod arguments;
 mod cancel;
 mod command;
+mod confine;
 mod excerpt;
 mod find;
+mod mcp;
 mod port;
 mod process;
 mod read_session;
@@ -32,6 +34,8 @@ mod time;
 
 pub use cancel::Cancel;
 pub use command::{CommandSpec, CommandTool};
+pub use confine::{ConfineError, Reach, landlock_version};
+pub use mcp::{MESSAGE_BYTES, McpPolicies, McpServer, McpSpec, McpTransport};
 pub use port::{
     CallContext, Earlier, EarlierFuture, Passage, Policy, SpillTarget, Tool, ToolDescription, ToolFuture,
     ToolLimits, ToolReply,

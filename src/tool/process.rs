@@ -3,19 +3,24 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::fs::DirBuilder;
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use nix::libc;
 use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 
+use super::confine::{Reach, Walls};
 use super::sweep::{self, Known, Mark};
 
 /// The name of the variable by which a tool's processes are found again.
@@ -59,6 +64,36 @@ pub struct Start<'a> {
     pub environment: &'a [String],
     /// The kernel's limits.
     pub rlimits: Rlimits,
+    /// What it can reach.
+    pub reach: &'a Reach,
+}
+
+impl Start<'_> {
+    /// Starts it; its directory is made (mode 0700) when only it itself is missing.
+    ///
+    /// # Errors
+    /// Why it could not be started, in words; nothing runs then.
+    pub fn start(&self) -> Result<(Process, Pipes), String> {
+        let Self { program, directory, .. } = self;
+        if !directory.is_dir() {
+            DirBuilder::new()
+                .mode(0o700)
+                .create(directory)
+                .map_err(|e| format!("its directory {}: {e}", directory.display()))?;
+        }
+        let walls = self.reach.walls(program, directory).map_err(|e| e.to_string())?;
+        Process::start(self, walls).map_err(|e| format!("{}: {e}{}", program.display(), hint(program, &e)))
+    }
+}
+
+/// What "not found" means when the file is there.
+fn hint(program: &Path, error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound if program.exists() => {
+            " (the file is there; the interpreter or the loader that it names is not)"
+        }
+        _ => "",
+    }
 }
 
 /// A running process with its pipes. Dropping it kills all that belongs to it.
@@ -84,7 +119,7 @@ impl Process {
     ///
     /// # Errors
     /// It could not be started; nothing runs then.
-    pub fn start(start: &Start<'_>) -> io::Result<(Self, Pipes)> {
+    fn start(start: &Start<'_>, walls: Walls) -> io::Result<(Self, Pipes)> {
         let variable = mark();
         let mut command = Command::new(start.program);
         command.args(start.args).current_dir(start.directory).kill_on_drop(true);
@@ -95,10 +130,14 @@ impl Process {
                 command.env(name, value);
             }
         }
+        if start.reach.limits_files() {
+            // the usual place is outside
+            command.env("TMPDIR", start.directory);
+        }
         command.env(MARK, OsStr::new(&variable));
         let (parent, rlimits) = (std::process::id(), start.rlimits);
         // SAFETY: `prepare` only makes system calls on memory that exists already, as it must between fork and exec
-        unsafe { command.pre_exec(move || prepare(parent, rlimits)) };
+        unsafe { command.pre_exec(move || prepare(parent, rlimits, &walls)) };
         let mut child = command.spawn()?;
         let leader = child.id().and_then(|pid| i32::try_from(pid).ok()).ok_or(io::ErrorKind::NotFound)?;
         let family = Family {
@@ -122,6 +161,16 @@ impl Process {
     pub async fn exited(&self) {
         // an error can only mean that the runtime is ending
         let _ready = self.exit.readable().await;
+    }
+
+    /// How the direct child ended, if it has; it is not reaped.
+    pub fn status(&self) -> Option<ExitStatus> {
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        match waitid(Id::Pid(self.family.leader()), flags) {
+            Ok(WaitStatus::Exited(_, code)) => Some(ExitStatus::from_raw(code << 8)),
+            Ok(WaitStatus::Signaled(_, signal, _)) => Some(ExitStatus::from_raw(signal as i32)),
+            _ => None,
+        }
     }
 
     /// Asks all of the process group to end.
@@ -213,7 +262,7 @@ fn pidfd(pid: i32) -> io::Result<OwnedFd> {
 }
 
 /// Between fork and exec, in the child: only calls that are safe in a signal handler, and no allocation.
-fn prepare(parent: u32, rlimits: Rlimits) -> io::Result<()> {
+fn prepare(parent: u32, rlimits: Rlimits, walls: &Walls) -> io::Result<()> {
     let Rlimits { open_files, file_bytes, processes, memory_bytes } = rlimits;
     // SAFETY: all of these are system calls on numbers, on static text and on local memory
     unsafe {
@@ -252,7 +301,7 @@ fn prepare(parent: u32, rlimits: Rlimits) -> io::Result<()> {
         // whatever descriptor was opened without care closes at exec; an old kernel leaves them as they are
         libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
     }
-    Ok(())
+    walls.enter()
 }
 
 /// Lowers a limit; one that is lower already stays.

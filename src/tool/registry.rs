@@ -1,17 +1,18 @@
 //! The registry: the two tools that the model sees, and what stands behind them.
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
+use futures_util::future::join_all;
 use serde_json::{Map, Value};
 
 use super::arguments::{self, inner_call, kind};
 use super::find::{Entry, Index};
 use super::schema::Checker;
-use super::{Policy, Run, Tool, ToolReply};
+use super::{McpServer, Policy, Run, Tool, ToolDescription, ToolReply};
 
 /// The two tools' names; no installed tool may have one of them.
 const FIND_TOOL: &str = "find_tool";
@@ -30,6 +31,9 @@ const SHOWN: &str = concat!(
 
 /// How many bytes of a schema an error shows at most.
 const SCHEMA_IN_ERROR_BYTES: usize = 1500;
+/// How many servers that are missing `find_tool` tells of, and with how many characters each.
+const PROBLEMS_TOLD: usize = 4;
+const PROBLEM_CHARS: usize = 300;
 /// How many bytes a tool's name may have.
 const NAME_BYTES: usize = 128;
 
@@ -70,20 +74,62 @@ impl fmt::Display for RegistryError {
 
 impl std::error::Error for RegistryError {}
 
-/// All installed tools.
+/// All installed tools: those that are fixed, and those that servers offer now.
 pub struct Registry {
-    tools: BTreeMap<String, Callable>,
+    fixed: BTreeMap<String, Rc<Callable>>,
+    servers: Vec<Rc<McpServer>>,
+    now: RefCell<Rc<Tools>>,
+}
+
+/// The tools as of some versions of the servers' lists.
+struct Tools {
+    versions: Vec<u64>,
+    tools: BTreeMap<String, Rc<Callable>>,
     index: Index,
+}
+
+impl Tools {
+    /// Servers' tools whose names cannot be used are left out: they are not ours to mend.
+    fn new(fixed: &BTreeMap<String, Rc<Callable>>, servers: &[Rc<McpServer>]) -> Self {
+        let mut tools = fixed.clone();
+        for installed in servers.iter().flat_map(McpServer::tools) {
+            let name = installed.tool.name().to_owned();
+            if usable(&name) {
+                tools.entry(name).or_insert_with(|| Rc::new(Callable::new(installed)));
+            } else {
+                log::warn!(EVENT = "mcp_tool_left_out"; "the tool {name:?} is left out: {}", RegistryError::Name(name.clone()));
+            }
+        }
+        let shown = tools.iter().filter(|(_, callable)| callable.policy != Policy::Deny);
+        let entries = shown.map(|(name, callable)| Entry {
+            name: name.clone(),
+            text: callable.text.clone(),
+            schema: callable.schema.clone(),
+        });
+        let index = Index::new(entries.collect());
+        Self { versions: versions(servers), tools, index }
+    }
+}
+
+fn versions(servers: &[Rc<McpServer>]) -> Vec<u64> {
+    servers.iter().map(|server| server.version()).collect()
 }
 
 struct Callable {
     tool: Rc<dyn Tool>,
     policy: Policy,
+    text: String,
     schema: Value,
     checker: OnceCell<Checker>,
 }
 
 impl Callable {
+    fn new(installed: Installed) -> Self {
+        let Installed { tool, policy } = installed;
+        let ToolDescription { text, schema } = tool.describe();
+        Self { tool, policy, text, schema, checker: OnceCell::new() }
+    }
+
     fn checker(&self) -> Result<&Checker, String> {
         if let Some(checker) = self.checker.get() {
             return Ok(checker);
@@ -107,27 +153,70 @@ impl Registry {
     /// # Errors
     /// The first one that cannot be installed, and why.
     pub fn new(installed: Vec<Installed>) -> Result<Self, RegistryError> {
-        let mut tools = BTreeMap::new();
-        let mut entries = Vec::new();
-        for Installed { tool, policy } in installed {
-            let name = tool.name().to_owned();
+        Self::with_servers(installed, Vec::new())
+    }
+
+    /// Installs tools and servers, in any order. No server is started.
+    ///
+    /// # Errors
+    /// The first tool that cannot be installed, and why.
+    pub fn with_servers(
+        installed: Vec<Installed>,
+        servers: Vec<Rc<McpServer>>,
+    ) -> Result<Self, RegistryError> {
+        let mut fixed = BTreeMap::new();
+        for installed in installed {
+            let name = installed.tool.name().to_owned();
             if !usable(&name) {
                 return Err(RegistryError::Name(name));
             }
-            let description = tool.describe();
-            if policy != Policy::Deny {
-                let (text, schema) = (description.text, description.schema.clone());
-                entries.push(Entry { name: name.clone(), text, schema });
-            }
-            let callable = Callable { tool, policy, schema: description.schema, checker: OnceCell::new() };
+            let callable = Callable::new(installed);
             if !callable.tool.schema_is_proven() {
                 callable.checker().map_err(|why| RegistryError::Schema(name.clone(), why))?;
             }
-            if tools.insert(name.clone(), callable).is_some() {
+            if fixed.insert(name.clone(), Rc::new(callable)).is_some() {
                 return Err(RegistryError::Duplicate(name));
             }
         }
-        Ok(Self { tools, index: Index::new(entries) })
+        let now = RefCell::new(Rc::new(Tools::new(&fixed, &servers)));
+        Ok(Self { fixed, servers, now })
+    }
+
+    /// Brings the lists of those servers up to date that a call may need: starts them, if need be, each within its own
+    /// limit. Dropping the future ends a start that is under way.
+    pub async fn refresh(&self, name: &str, arguments: &str) {
+        let wanted = match name {
+            CALL_TOOL => inner_call(arguments).map(|call| call.name).unwrap_or_default(),
+            name => name.to_owned(),
+        };
+        if self.fixed.contains_key(&wanted) || self.servers.is_empty() {
+            return;
+        }
+        let named = wanted.split_once('/').map(|(server, _)| server);
+        let own = self.servers.iter().filter(|server| Some(server.name()) == named);
+        let mut needed: Vec<_> = own.collect();
+        if needed.is_empty() {
+            needed.extend(&self.servers);
+        }
+        join_all(needed.into_iter().map(|server| server.refresh())).await;
+    }
+
+    /// Ends all servers in order.
+    pub async fn close(&self) {
+        join_all(self.servers.iter().map(|server| server.close())).await;
+    }
+
+    fn now(&self) -> Rc<Tools> {
+        if self.now.borrow().versions != versions(&self.servers) {
+            self.now.replace(Rc::new(Tools::new(&self.fixed, &self.servers)));
+        }
+        Rc::clone(&self.now.borrow())
+    }
+
+    /// Servers whose tools cannot be called now, and why; a line each.
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
+        self.servers.iter().filter_map(|server| server.problem()).collect()
     }
 
     /// The two tools that the model sees, a JSON array; the same bytes whatever is installed.
@@ -137,14 +226,15 @@ impl Registry {
     }
 
     /// The installed tools' names and policies, by name.
-    pub fn list(&self) -> impl Iterator<Item = (&str, Policy)> {
-        self.tools.iter().map(|(name, callable)| (name.as_str(), callable.policy))
+    #[must_use]
+    pub fn list(&self) -> Vec<(String, Policy)> {
+        self.now().tools.iter().map(|(name, callable)| (name.clone(), callable.policy)).collect()
     }
 
-    /// A tool's description and schema, by name.
+    /// A tool, by name.
     #[must_use]
-    pub fn tool(&self, name: &str) -> Option<&Rc<dyn Tool>> {
-        self.tools.get(name).map(|callable| &callable.tool)
+    pub fn tool(&self, name: &str) -> Option<Rc<dyn Tool>> {
+        self.now().tools.get(name).map(|callable| Rc::clone(&callable.tool))
     }
 
     /// Reads a call, `arguments` as the model wrote them, and checks all that can be checked before it runs. A model
@@ -164,7 +254,7 @@ impl Registry {
                 let call = inner_call(arguments)?;
                 self.checked(&call.name, call.arguments, &call.object).map(Prepared::Run)
             }
-            name if self.tools.contains_key(name) => {
+            name if self.now().tools.contains_key(name) => {
                 let object =
                     arguments::object(arguments).map_err(|why| format!("the arguments of {name} {why}"))?;
                 self.checked(name, arguments.to_owned(), &object).map(Prepared::Run)
@@ -179,15 +269,23 @@ impl Registry {
         if let Some(other) = object.keys().find(|key| *key != "query") {
             return Err(format!("find_tool has no {other:?}; it takes \"query\": words to look for"));
         }
-        match object.get("query") {
-            None | Some(Value::Null) => Ok(self.index.answer("")),
-            Some(Value::String(query)) => Ok(self.index.answer(query)),
-            Some(other) => Err(format!("\"query\" is {}; words in a string are allowed", kind(other))),
+        let now = self.now();
+        let mut answer = match object.get("query") {
+            None | Some(Value::Null) => now.index.answer(""),
+            Some(Value::String(query)) => now.index.answer(query),
+            Some(other) => {
+                return Err(format!("\"query\" is {}; words in a string are allowed", kind(other)));
+            }
+        };
+        for problem in self.problems().iter().take(PROBLEMS_TOLD) {
+            let short: String = problem.chars().take(PROBLEM_CHARS).collect();
+            answer.push_str(&format!("\nMissing now: {short}"));
         }
+        Ok(answer)
     }
 
     fn checked(&self, name: &str, text: String, object: &Map<String, Value>) -> Result<Run, String> {
-        let callable = self.tools.get(name).ok_or_else(|| self.unknown(name))?;
+        let callable = self.now().tools.get(name).cloned().ok_or_else(|| self.unknown(name))?;
         if callable.policy != Policy::Deny {
             callable.checker()?.check(object, text.len()).map_err(|errors| {
                 let schema = callable.schema.to_string();
@@ -204,7 +302,12 @@ impl Registry {
 
     fn unknown(&self, name: &str) -> String {
         let short: String = name.chars().take(NAME_BYTES).collect();
-        format!("there is no tool {short:?}. {} Use find_tool to search.", self.index.suggest(name))
+        let server = self.servers.iter().find(|server| name.split('/').next() == Some(server.name()));
+        if let Some(problem) = server.and_then(|server| server.problem()) {
+            let why: String = problem.chars().take(2 * PROBLEM_CHARS).collect();
+            return format!("{short:?} cannot be called now: {why}");
+        }
+        format!("there is no tool {short:?}. {} Use find_tool to search.", self.now().index.suggest(name))
     }
 }
 

@@ -44,6 +44,13 @@ pub struct Report<'a> {
     pub limit: usize,
 }
 
+/// A text that is the whole reply, cut to `limit` bytes.
+pub fn text_reply(outcome: ToolOutcome, text: &Ended, limit: usize) -> ToolReply {
+    let mut words = Words::default();
+    words.stream("", &Stream { name: "output", ended: text }, limit);
+    words.reply(outcome)
+}
+
 impl Report<'_> {
     /// The reply: on success standard output alone, otherwise what went wrong, the end of standard error, and
     /// standard output.
@@ -90,8 +97,10 @@ impl Report<'_> {
     }
 }
 
-fn failure(status: ExitStatus) -> String {
+/// A call's end that was no success, as what a program did.
+pub fn failure(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
+        (Some(0), _) => "ended".to_owned(),
         (Some(code), _) => format!("failed with exit status {code}"),
         (None, Some(signal)) => match Signal::try_from(signal) {
             Ok(named) => format!("was ended by signal {signal} ({named})"),

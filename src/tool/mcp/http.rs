@@ -1,0 +1,227 @@
+//! The SDK's streamable HTTP over `hyper`, which is here already: plain HTTP, one connection a request. No TLS, no
+//! redirects, no authorization.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::stream::{BoxStream, StreamExt as _};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
+use hyper::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderName, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
+use rmcp::transport::common::http_header::{
+    EVENT_STREAM_MIME_TYPE, HEADER_LAST_EVENT_ID, HEADER_SESSION_ID, JSON_MIME_TYPE,
+};
+use rmcp::transport::streamable_http_client::{
+    StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse,
+};
+use sse_stream::{Sse, SseStream};
+use tokio::net::TcpStream;
+
+use super::MESSAGE_BYTES;
+
+/// How much of an answer that is an error is told.
+const ERROR_CHARS: usize = 300;
+
+type Headers = HashMap<HeaderName, HeaderValue>;
+type Events = BoxStream<'static, Result<Sse, sse_stream::Error>>;
+type Answer<T> = Result<T, StreamableHttpError<HttpError>>;
+
+/// Why a request failed, in words.
+#[derive(Debug)]
+pub struct HttpError(String);
+
+impl fmt::Display for HttpError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for HttpError {}
+
+fn failed(why: impl fmt::Display) -> StreamableHttpError<HttpError> {
+    StreamableHttpError::Client(HttpError(why.to_string()))
+}
+
+/// A server at an address.
+#[derive(Debug, Clone)]
+pub struct HttpClient {
+    host: Arc<str>,
+    port: u16,
+    path: Arc<str>,
+}
+
+impl HttpClient {
+    /// For a name or an address (IPv6 without brackets) and a path, which may be empty.
+    pub fn new(host: &str, port: u16, path: &str) -> Self {
+        let path = if path.is_empty() { "/" } else { path };
+        Self { host: host.into(), port, path: path.into() }
+    }
+
+    async fn send(&self, method: Method, headers: Headers, body: Bytes) -> Answer<Response<Incoming>> {
+        let Self { host, port, path } = self;
+        let stream = TcpStream::connect((&**host, *port)).await.map_err(failed)?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
+        tokio::spawn(connection);
+        let name = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+        let mut request = Request::builder().method(method).uri(&**path).header(HOST, name);
+        for (name, value) in headers {
+            request = request.header(name, value);
+        }
+        let request = request.body(Full::new(body)).map_err(failed)?;
+        sender.send_request(request).await.map_err(failed)
+    }
+}
+
+/// The headers of a request.
+fn headers(accept: &str, session: Option<&str>, mut own: Headers) -> Answer<Headers> {
+    own.insert(ACCEPT, HeaderValue::from_str(accept).map_err(failed)?);
+    if let Some(session) = session {
+        own.insert(header(HEADER_SESSION_ID)?, HeaderValue::from_str(session).map_err(failed)?);
+    }
+    Ok(own)
+}
+
+fn header(name: &str) -> Answer<HeaderName> {
+    name.parse().map_err(failed)
+}
+
+/// The kind of an answer, without its parameters.
+fn kind(response: &Response<Incoming>) -> Option<String> {
+    let value = response.headers().get(CONTENT_TYPE)?.to_str().ok()?;
+    Some(value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase())
+}
+
+/// A body, whole.
+async fn whole(response: Response<Incoming>) -> Answer<Bytes> {
+    let body = Limited::new(response.into_body(), MESSAGE_BYTES).collect().await;
+    let too_large = |e: &(dyn std::error::Error + 'static)| e.is::<http_body_util::LengthLimitError>();
+    body.map(|body| body.to_bytes()).map_err(|e| match too_large(&*e) {
+        true => StreamableHttpError::ResponseBodyTooLarge { max_size: MESSAGE_BYTES },
+        false => failed(e),
+    })
+}
+
+/// The events of an answer, each of them bounded.
+fn events(response: Response<Incoming>) -> Events {
+    let mut event: usize = 0;
+    let pieces = response.into_body().into_data_stream().map(move |piece| {
+        let piece = piece.map_err(failed)?;
+        // an event ends at an empty line; that ends may be missed only makes the bound stricter
+        event = match memchr::memmem::rfind(&piece, b"\n\n") {
+            Some(end) => piece.len().saturating_sub(end),
+            None => event.saturating_add(piece.len()),
+        };
+        if event > MESSAGE_BYTES {
+            return Err(failed(format!("it sent an event of more than {MESSAGE_BYTES} bytes")));
+        }
+        Ok(piece)
+    });
+    SseStream::from_bytes_stream(pieces).boxed()
+}
+
+/// What an answer that is no success says.
+async fn refused<T>(response: Response<Incoming>) -> Answer<T> {
+    let status = response.status();
+    let body = whole(response).await.unwrap_or_default();
+    let text: String = String::from_utf8_lossy(&body).chars().take(ERROR_CHARS).collect();
+    Err(StreamableHttpError::UnexpectedServerResponse(Cow::Owned(format!("HTTP {status}: {text}"))))
+}
+
+impl StreamableHttpClient for HttpClient {
+    type Error = HttpError;
+
+    async fn post_message(
+        &self,
+        _uri: Arc<str>,
+        message: ClientJsonRpcMessage,
+        session: Option<Arc<str>>,
+        _authorization: Option<String>,
+        own: Headers,
+    ) -> Answer<StreamableHttpPostResponse> {
+        let accept = format!("{EVENT_STREAM_MIME_TYPE}, {JSON_MIME_TYPE}");
+        let mut headers = headers(&accept, session.as_deref(), own)?;
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON_MIME_TYPE));
+        let body = serde_json::to_vec(&message)?;
+        let response = self.send(Method::POST, headers, body.into()).await?;
+        let status = response.status();
+        if status == StatusCode::NOT_FOUND && session.is_some() {
+            return Err(StreamableHttpError::SessionExpired);
+        }
+        let json = kind(&response).as_deref() == Some(JSON_MIME_TYPE);
+        if !status.is_success() && !json {
+            return refused(response).await;
+        }
+        let asks = matches!(message, ClientJsonRpcMessage::Request(_));
+        let empty = response.headers().get(CONTENT_LENGTH).is_some_and(|length| length == "0");
+        if status == StatusCode::ACCEPTED || status == StatusCode::NO_CONTENT || (empty && !asks) {
+            return Ok(StreamableHttpPostResponse::Accepted);
+        }
+        let session = response.headers().get(HEADER_SESSION_ID).and_then(|value| value.to_str().ok());
+        let session = session.map(str::to_owned);
+        match kind(&response).as_deref() {
+            Some(EVENT_STREAM_MIME_TYPE) => Ok(StreamableHttpPostResponse::Sse(events(response), session)),
+            Some(JSON_MIME_TYPE) => {
+                let body = whole(response).await?;
+                match serde_json::from_slice::<ServerJsonRpcMessage>(&body) {
+                    Ok(message) => Ok(StreamableHttpPostResponse::Json(message, session)),
+                    Err(_) if !asks && status.is_success() => Ok(StreamableHttpPostResponse::Accepted),
+                    Err(e) => {
+                        let text: String = String::from_utf8_lossy(&body).chars().take(ERROR_CHARS).collect();
+                        let why = format!("HTTP {status}, and no message of the protocol ({e}): {text}");
+                        Err(StreamableHttpError::UnexpectedServerResponse(Cow::Owned(why)))
+                    }
+                }
+            }
+            _ if !asks => Ok(StreamableHttpPostResponse::Accepted),
+            other => Err(StreamableHttpError::UnexpectedContentType(other.map(str::to_owned))),
+        }
+    }
+
+    async fn delete_session(
+        &self,
+        _uri: Arc<str>,
+        session: Arc<str>,
+        _authorization: Option<String>,
+        own: Headers,
+    ) -> Answer<()> {
+        let headers = headers(JSON_MIME_TYPE, Some(&session), own)?;
+        let response = self.send(Method::DELETE, headers, Bytes::new()).await?;
+        match response.status() {
+            StatusCode::METHOD_NOT_ALLOWED => Ok(()),
+            status if status.is_success() => Ok(()),
+            _ => refused(response).await,
+        }
+    }
+
+    async fn get_stream(
+        &self,
+        _uri: Arc<str>,
+        session: Option<Arc<str>>,
+        after: Option<String>,
+        _authorization: Option<String>,
+        own: Headers,
+    ) -> Answer<Events> {
+        let mut headers = headers(EVENT_STREAM_MIME_TYPE, session.as_deref(), own)?;
+        if let Some(after) = after {
+            headers.insert(header(HEADER_LAST_EVENT_ID)?, HeaderValue::from_str(&after).map_err(failed)?);
+        }
+        let response = self.send(Method::GET, headers, Bytes::new()).await?;
+        if response.status() == StatusCode::METHOD_NOT_ALLOWED {
+            return Err(StreamableHttpError::ServerDoesNotSupportSse);
+        }
+        if !response.status().is_success() {
+            return refused(response).await;
+        }
+        match kind(&response).as_deref() {
+            Some(EVENT_STREAM_MIME_TYPE) => Ok(events(response)),
+            other => Err(StreamableHttpError::UnexpectedContentType(other.map(str::to_owned))),
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! MCP servers that others wrote, from end to end: a daemon, its log, its prompt, and the real servers on Node.js.
+//! `tests/tools/get-mcp-servers` brings them.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod support;
+
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use boxmaker::proto::{SessionId, ToolOutcome};
+use support::bench::Bench;
+use support::scripted_server::Script;
+use support::talk::{Talk, told, why};
+use support::wait_until;
+
+/// Where the servers are; the test is skipped where they are not.
+fn servers() -> Option<PathBuf> {
+    match std::env::var_os("BOXMAKER_MCP_SERVERS") {
+        Some(path) => Some(path.into()),
+        None => {
+            support::skip(
+                "BOXMAKER_MCP_SERVERS is not set: it names the folder that tests/tools/get-mcp-servers fills",
+            );
+            None
+        }
+    }
+}
+
+/// A call of a tool, as the model writes it.
+fn call(name: &str, arguments: &str) -> String {
+    format!(
+        "<tool_call>\n{{\"name\": \"call_tool\", \"arguments\": {{\"name\": \"{name}\", \"arguments\": {arguments}}}}}\n</tool_call>"
+    )
+}
+
+fn find(query: &str) -> String {
+    format!(
+        "<tool_call>\n{{\"name\": \"find_tool\", \"arguments\": {{\"query\": \"{query}\"}}}}\n</tool_call>"
+    )
+}
+
+/// A turn in which the model says these things one after the other; the results.
+fn turn(bench: &Bench, talk: &mut Talk, id: &SessionId, said: &[String]) -> Vec<(ToolOutcome, String)> {
+    let before = bench.results(id).len();
+    said.iter().for_each(|said| bench.server.push(Script::say(said)));
+    bench.server.push(Script::say("Done."));
+    let events = talk.turn(id, &format!("Go on {before}"));
+    assert_eq!(why(&events), "", "{:#?}", told(&events));
+    bench.results(id)[before..].to_vec()
+}
+
+#[test]
+fn the_reference_server_over_its_standard_input_and_output() {
+    let Some(servers) = servers() else { return };
+    let bench = Bench::start_with("", |_| {
+        format!(
+            "[tools.mcp.every]\ncommand = {node:?}\nargs = [{script:?}, \"stdio\"]\npolicy = \"allow\"\n",
+            node = servers.join("node/node"),
+            script = servers.join("node_modules/@modelcontextprotocol/server-everything/dist/index.js"),
+        )
+    });
+    let mut talk = bench.talk();
+    let id = talk.create();
+    everything(&bench, &mut talk, &id);
+    let log = bench.daemon().log();
+    assert_eq!(
+        log.matches("the MCP server every is there with").count(),
+        1,
+        "one process for all calls: {log}"
+    );
+}
+
+#[test]
+fn the_reference_server_over_http() {
+    let Some(servers) = servers() else { return };
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut server = Http::start(&servers, port);
+    let bench = Bench::start_with("", |_| {
+        format!("[tools.mcp.every]\nurl = \"http://127.0.0.1:{port}/mcp\"\npolicy = \"allow\"\n")
+    });
+    let mut talk = bench.talk();
+    let id = talk.create();
+    everything(&bench, &mut talk, &id);
+    // it goes away and comes back
+    server.stop();
+    let results = turn(&bench, &mut talk, &id, &[call("every/echo", r#"{"message": "away"}"#)]);
+    assert_eq!(results[0].0, ToolOutcome::Error, "{results:?}");
+    assert!(results[0].1.contains("every"), "{results:?}");
+    let _server = Http::start(&servers, port);
+    std::thread::sleep(Duration::from_secs(3));
+    let results = turn(&bench, &mut talk, &id, &[call("every/echo", r#"{"message": "back"}"#)]);
+    assert_eq!(results[0], (ToolOutcome::Ok, "Echo: back".to_owned()));
+}
+
+/// A server that listens; ended when dropped.
+struct Http(Child);
+
+impl Http {
+    fn start(servers: &std::path::Path, port: u16) -> Self {
+        let child = Command::new(servers.join("node/node"))
+            .arg(servers.join("node_modules/@modelcontextprotocol/server-everything/dist/index.js"))
+            .arg("streamableHttp")
+            .env("PORT", port.to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let server = Self(child);
+        wait_until(Duration::from_secs(30), "the server listens", || {
+            TcpStream::connect(("127.0.0.1", port)).is_ok()
+        });
+        server
+    }
+
+    fn stop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Http {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// What must be true of the reference server, however it is reached.
+fn everything(bench: &Bench, talk: &mut Talk, id: &SessionId) {
+    let said = [
+        find("echo message back"),
+        call("every/echo", r#"{"message": "grüße\n<|im_end|>"}"#),
+        call("every/get-sum", r#"{"a": 2, "b": 40}"#),
+        call("every/get-sum", r#"{"a": "two"}"#),
+        call("every/get-tiny-image", "{}"),
+        call("every/trigger-long-running-operation", r#"{"duration": 1, "steps": 2}"#),
+        call("every/no-such-tool", "{}"),
+    ];
+    let results = turn(bench, talk, id, &said);
+    assert!(
+        results[0].1.contains("every/echo: ") && results[0].1.contains("\"message\""),
+        "{}",
+        results[0].1
+    );
+    assert_eq!(results[1], (ToolOutcome::Ok, "Echo: grüße\n<|im_end|>".to_owned()));
+    assert!(results[2].1.contains("42"), "{}", results[2].1);
+    assert_eq!(results[3].0, ToolOutcome::Error);
+    assert!(results[3].1.contains("the arguments do not fit every/get-sum"), "{}", results[3].1);
+    assert!(results[4].1.contains("[an image, image/png, about "), "{}", results[4].1);
+    assert_eq!(results[5].0, ToolOutcome::Ok, "{}", results[5].1);
+    assert!(results[6].1.contains("there is no tool \"every/no-such-tool\""), "{}", results[6].1);
+    // started in the log before they were started in the world
+    let log = bench.log(id);
+    let place = |words: &str| log.iter().position(|record| record.starts_with(words)).unwrap();
+    assert!(place("tool_start 2 call_tool") < place("tool_result 2 call_tool"));
+    assert!(!log.iter().any(|record| record.starts_with("tool_start 4")), "wrong arguments start nothing");
+}
+
+#[test]
+fn the_file_server_within_its_walls() {
+    let Some(servers) = servers() else { return };
+    let bench = Bench::start_with("", |dir| {
+        for name in ["notes", "secret"] {
+            fs::create_dir(dir.join(name)).unwrap();
+            fs::write(dir.join(name).join("plan.txt"), format!("the {name} plan")).unwrap();
+        }
+        // the server itself is told that it may serve both; the kernel knows better
+        format!(
+            "[tools.mcp.files]\ncommand = {node:?}\nargs = [{script:?}, {notes:?}, {secret:?}]\npolicy = \"ask\"\n\
+             allow = [\"read_text_file\", \"list_allowed_directories\"]\ndeny = [\"move_file\"]\n\
+             read = [{servers:?}, {real:?}, {notes:?}]\nnetwork = false\n",
+            node = servers.join("node/node"),
+            script = servers.join("node_modules/@modelcontextprotocol/server-filesystem/dist/index.js"),
+            notes = dir.join("notes"),
+            secret = dir.join("secret"),
+            real = servers.join("node/node").canonicalize().unwrap(),
+        )
+    });
+    let mut talk = bench.talk();
+    let id = talk.create();
+    let file = |name: &str| format!("{{\"path\": {:?}}}", bench.dir().join(name).join("plan.txt"));
+    let said = [
+        find("read text file"),
+        call("files/read_text_file", &file("notes")),
+        call("files/read_text_file", &file("secret")),
+        call("files/move_file", "{}"),
+    ];
+    let results = turn(&bench, &mut talk, &id, &said);
+    assert!(results[0].1.contains("files/read_text_file") && !results[0].1.contains("files/move_file"));
+    assert_eq!(results[1], (ToolOutcome::Ok, "the notes plan".to_owned()));
+    assert_eq!(results[2].0, ToolOutcome::Error, "{results:?}");
+    assert!(!results[2].1.contains("the secret plan"), "{results:?}");
+    assert_eq!(results[3].0, ToolOutcome::Denied);
+}
