@@ -64,6 +64,22 @@ pub enum Command {
     },
     /// Give a home that was made for another slot or machine to this one; no daemon may be serving it
     Adopt(Common),
+    /// List the tools, describe one, or try one with arguments
+    ///
+    /// Works beside a running daemon, and without one. MCP servers are started for it and ended again.
+    Tools {
+        /// Where the configuration comes from.
+        #[command(flatten)]
+        common: Common,
+        /// The tool; without it, all are listed
+        name: Option<String>,
+        /// Call it with these arguments, a JSON object
+        #[arg(requires = "name")]
+        arguments: Option<String>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Print completions for a shell
     Completions {
         /// bash, zsh, fish, elvish or powershell

@@ -16,6 +16,7 @@ mod service;
 mod sessions;
 mod status;
 mod tools;
+mod try_tools;
 
 use std::fmt::Display;
 use std::path::Path;
@@ -45,6 +46,10 @@ pub fn run(cli: &Cli) -> ExitCode {
             with_home(common, |home| maintenance::recover(home, id, new_id.as_deref()))
         }
         Command::Adopt(common) => adopt(common),
+        Command::Tools { common, name, arguments, json } => {
+            let (name, arguments) = (name.as_deref(), arguments.as_deref());
+            try_tools::tools(common, &try_tools::Wanted { name, arguments, json: *json })
+        }
         Command::Completions { shell } => {
             clap_complete::generate(*shell, &mut Cli::command(), "loopd", &mut std::io::stdout());
             ExitCode::SUCCESS
