@@ -39,8 +39,8 @@ fn tools(bench: &Bench, arguments: &[&str]) -> Ran {
 fn check(bench: &Bench) {
     let all = tools(bench, &["--json"]).json();
     let of = |name: &str| {
-        let all = all.as_array().unwrap().iter();
-        all.cloned().find(|tool| tool["name"] == name).unwrap_or_else(|| panic!("no {name}"))
+        let all = all.as_array().unwrap();
+        all.iter().find(|tool| tool["name"] == name).cloned().unwrap_or_else(|| panic!("no {name}"))
     };
     assert_eq!(of("shout"), json!({"name": "shout", "policy": "ask", "description": "Says it loudly."}));
     assert_eq!((&of("never")["policy"], &of("time")["policy"]), (&json!("deny"), &json!("allow")));
@@ -93,7 +93,7 @@ fn a_server_that_cannot_be_used_is_told() {
 /// Tools by number, so that each run of the daemon has others, in another order.
 fn some_tools(run: usize) -> String {
     let mut tables: Vec<String> = (0..6)
-        .filter(|n| (run * 7 + n * 3) % 5 != 0)
+        .filter(|n| !(run * 7 + n * 3).is_multiple_of(5))
         .map(|n| {
             format!(
                 "[tools.command.tool{n}]\nprogram = \"/bin/true\"\ndescription = \"Number {n} of run {run}.\"\n\

@@ -62,7 +62,7 @@ async fn hear(mut completion: Completion) -> Heard {
 
 async fn ask(server: &Server, prompt: &[TokenId], max_tokens: u64) -> Heard {
     let sampling = greedy();
-    let request = CompletionRequest { prompt, max_tokens, sampling: &sampling, thinking: None };
+    let request = CompletionRequest { prompt, max_tokens, sampling: &sampling, thinking: None, calls: None };
     hear(server.complete(&request).await.unwrap()).await
 }
 
@@ -168,8 +168,13 @@ fn cancelling_stops_the_server_and_keeps_what_was_decoded() {
         let server = llama.ready().await;
         let prompt = repeating(&server, "one two three four five six seven").await;
         let sampling = Sampling { temperature: Some(0.0), ..Sampling::default() };
-        let request =
-            CompletionRequest { prompt: &prompt, max_tokens: 1500, sampling: &sampling, thinking: None };
+        let request = CompletionRequest {
+            prompt: &prompt,
+            max_tokens: 1500,
+            sampling: &sampling,
+            thinking: None,
+            calls: None,
+        };
         let mut completion = server.complete(&request).await.unwrap();
         let mut received = Vec::new();
         while received.len() < 8 {
@@ -200,7 +205,7 @@ async fn capped(
 ) -> (Vec<Chunk>, String, Vec<TokenId>) {
     let sampling = greedy();
     let thinking = Some(ThinkingCap { tokens: 6, tags });
-    let request = CompletionRequest { prompt, max_tokens: 60, sampling: &sampling, thinking };
+    let request = CompletionRequest { prompt, max_tokens: 60, sampling: &sampling, thinking, calls: None };
     let mut completion = server.complete(&request).await.unwrap();
     let (mut chunks, mut text, mut all) = (Vec::new(), String::new(), Vec::new());
     while let Some(chunk) = completion.next().await.unwrap() {
@@ -281,8 +286,13 @@ fn the_context_s_end_is_known_before_sending_and_told_after() {
         }
         prompt.truncate(256);
         let sampling = greedy();
-        let request =
-            CompletionRequest { prompt: &prompt, max_tokens: 5, sampling: &sampling, thinking: None };
+        let request = CompletionRequest {
+            prompt: &prompt,
+            max_tokens: 5,
+            sampling: &sampling,
+            thinking: None,
+            calls: None,
+        };
         let e = server.complete(&request).await.unwrap_err();
         assert!(matches!(e, ModelError::ContextExceeded { n_prompt_tokens: 256, n_ctx: 256, .. }), "{e:?}");
         let heard = ask(&server, &prompt[..250], 50).await;

@@ -33,7 +33,15 @@ fn client(server: &ScriptedServer) -> Rc<Server> {
 
 async fn begin(client: &Server, prompt: &[TokenId]) -> Result<Completion, ModelError> {
     let sampling = Sampling::default();
-    client.complete(&CompletionRequest { prompt, max_tokens: 100, sampling: &sampling, thinking: None }).await
+    client
+        .complete(&CompletionRequest {
+            prompt,
+            max_tokens: 100,
+            sampling: &sampling,
+            thinking: None,
+            calls: None,
+        })
+        .await
 }
 
 async fn chunks(client: &Server) -> Result<Vec<Chunk>, ModelError> {
@@ -70,7 +78,13 @@ fn a_request_says_exactly_what_is_meant() {
         let sampling =
             Sampling { temperature: Some(0.5), top_k: Some(7), seed: Some(9), ..Sampling::default() };
         let thinking = Some(ThinkingCap { tokens: 12, tags: &tags });
-        let request = CompletionRequest { prompt: &[1, 9, 3], max_tokens: 34, sampling: &sampling, thinking };
+        let request = CompletionRequest {
+            prompt: &[1, 9, 3],
+            max_tokens: 34,
+            sampling: &sampling,
+            thinking,
+            calls: None,
+        };
         let mut completion = client.complete(&request).await.unwrap();
         while completion.next().await.unwrap().is_some() {}
         let mut body = server.completions().remove(0);
@@ -86,8 +100,13 @@ fn a_request_says_exactly_what_is_meant() {
                 "reasoning_budget_message": boxmaker::model::CAP_MESSAGE,
             })
         );
-        let request =
-            CompletionRequest { prompt: &[1], max_tokens: 1, sampling: &Sampling::default(), thinking: None };
+        let request = CompletionRequest {
+            prompt: &[1],
+            max_tokens: 1,
+            sampling: &Sampling::default(),
+            thinking: None,
+            calls: None,
+        };
         drop(client.complete(&request).await.unwrap());
         let body = server.completions().remove(1);
         let keys: Vec<&String> = body.as_object().unwrap().keys().collect();
@@ -149,7 +168,8 @@ fn reasoning_that_the_prompt_opened_is_capped_by_asking_in_two_parts() {
         let ask = async |max_tokens| {
             let thinking = Some(ThinkingCap { tokens: 5, tags: &tags });
             let sampling = Sampling::default();
-            let request = CompletionRequest { prompt: &[1, 9], max_tokens, sampling: &sampling, thinking };
+            let request =
+                CompletionRequest { prompt: &[1, 9], max_tokens, sampling: &sampling, thinking, calls: None };
             let mut completion = client.complete(&request).await.unwrap();
             let mut last = None;
             while let Some(chunk) = completion.next().await.unwrap() {

@@ -217,6 +217,7 @@ impl Turn {
             max_tokens: asked.max_tokens,
             sampling: &self.baseline.sampling,
             thinking,
+            calls: tags.is_none().then_some(framing.tool_family),
         };
         let look = |cached| self.look(asked.expected, cached, &claim, true);
         let mut streamed = self.stream(&request, &mut parser, cancel, look).await?;
@@ -264,7 +265,8 @@ impl Turn {
             return Ok(self.answered(asked, first, None, parser));
         }
         let sampling = &self.baseline.sampling;
-        let request = CompletionRequest { prompt: &prompt, max_tokens, sampling, thinking: None };
+        let request =
+            CompletionRequest { prompt: &prompt, max_tokens, sampling, thinking: None, calls: None };
         let look = |cached| self.look(expected, cached, &Claim::default(), false);
         let streamed = self.stream(&request, &mut parser, cancel, look).await;
         let streamed = streamed.map_err(|e| match e {

@@ -181,7 +181,8 @@ impl Server {
 
     async fn tiny(&self, prompt: &[TokenId]) -> Result<(Final, Vec<TokenId>), ModelError> {
         let sampling = Sampling { temperature: Some(0.0), ..Sampling::default() };
-        let request = CompletionRequest { prompt, max_tokens: 1, sampling: &sampling, thinking: None };
+        let request =
+            CompletionRequest { prompt, max_tokens: 1, sampling: &sampling, thinking: None, calls: None };
         let mut completion = self.complete(&request).await?;
         let mut all = Vec::new();
         while let Some(chunk) = completion.next().await? {

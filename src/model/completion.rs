@@ -5,11 +5,12 @@ use serde::{Deserialize, Serialize};
 
 use super::count;
 use super::error::ModelError;
+use super::grammar::{self, GrammarBody};
 use super::http::{Answer, ErrorBody, Piece, beginning};
 use super::reply::{CAP_MESSAGE, MARKERS};
 use super::server::Server;
 use super::sse::{EventReader, MAX_EVENT_BYTES};
-use crate::proto::{ReasoningTags, Sampling, TokenId};
+use crate::proto::{ReasoningTags, Sampling, TokenId, ToolFamily};
 
 const PATH: &str = "/completion";
 
@@ -24,6 +25,9 @@ pub struct CompletionRequest<'a> {
     pub sampling: &'a Sampling,
     /// After how many tokens reasoning is closed; `None` for no cap.
     pub thinking: Option<ThinkingCap<'a>>,
+    /// Whose calls of tools a grammar keeps well formed; `None` where the model may reason, which can name a call
+    /// without making it.
+    pub calls: Option<ToolFamily>,
 }
 
 /// A cap on reasoning.
@@ -144,6 +148,8 @@ struct Body<'a> {
     sampling: &'a Sampling,
     #[serde(flatten)]
     thinking: Option<ThinkingBody<'a>>,
+    #[serde(flatten)]
+    grammar: Option<GrammarBody>,
 }
 
 /// The server needs all of these: without one it caps nothing, silently.
@@ -235,6 +241,7 @@ pub(super) async fn begin(
         preserved_tokens: MARKERS,
         sampling: request.sampling,
         thinking: forced,
+        grammar: request.calls.and_then(grammar::of),
     };
     let body = server.encode(PATH, &body)?;
     let answer = endpoint.ask(Method::POST, PATH, body, server.silence).await?;

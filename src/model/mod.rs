@@ -12,6 +12,7 @@ mod check;
 mod completion;
 mod error;
 mod framing;
+mod grammar;
 mod http;
 mod props;
 mod reply;

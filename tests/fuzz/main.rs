@@ -189,8 +189,13 @@ fn a_stream_of_any_bytes() {
         drive("stream", Vec::new(), async |bytes: Vec<u8>| {
             server.push(Script::new().raw(&String::from_utf8_lossy(&bytes)).end_body());
             let sampling = Sampling::default();
-            let request =
-                CompletionRequest { prompt: &[1, 2], max_tokens: 9, sampling: &sampling, thinking: None };
+            let request = CompletionRequest {
+                prompt: &[1, 2],
+                max_tokens: 9,
+                sampling: &sampling,
+                thinking: None,
+                calls: None,
+            };
             let mut parser = ReplyParser::new(ToolFamily::Hermes, None);
             if let Ok(mut completion) = client.complete(&request).await {
                 while let Ok(Some(chunk)) = completion.next().await {

@@ -260,11 +260,19 @@ impl Bench {
         }
         let sent = self.server.completions();
         assert_eq!(owned, sent.len(), "each prompt belongs to one session");
+        let thinks = self.sessions().iter().any(|id| self.baseline(id).framing.reasoning.is_some());
         for mut body in sent {
             assert_eq!(body["id_slot"], 0, "the slot is pinned, by a number");
             let (prompt, n_predict) = (body["prompt"].take(), body["n_predict"].take());
             // only where the model thinks; tests of that look at them
-            body.as_object_mut().expect("an object").retain(|key, _| !key.starts_with("reasoning_budget_"));
+            assert_eq!(
+                body["grammar_lazy"] == true,
+                !thinks,
+                "a call, once begun, is kept well formed: {body}"
+            );
+            body.as_object_mut()
+                .expect("an object")
+                .retain(|key, _| !key.starts_with("reasoning_budget_") && !key.starts_with("grammar"));
             assert!(!prompt.as_array().expect("ids").is_empty() && n_predict.as_u64().expect("a number") > 0);
             let expected = json!({
                 "prompt": null, "id_slot": 0, "cache_prompt": true, "return_tokens": true, "stream": true,
