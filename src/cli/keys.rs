@@ -88,6 +88,10 @@ impl Keys {
     /// again.
     pub async fn next(&mut self) -> Pressed {
         loop {
+            // several lines may have come at once
+            if let Some(line) = self.answer.as_mut().and_then(Typed::line) {
+                return Pressed::Answer(line);
+            }
             let mut buffer = [0; 1024];
             if self.terminal.readable().await.is_err() {
                 return Pressed::Detach;
@@ -104,10 +108,9 @@ impl Keys {
                     if answer.push(keys) {
                         return Pressed::Detach;
                     }
-                    return match answer.line() {
-                        Some(line) => Pressed::Answer(line),
-                        None => Pressed::Part(answer.so_far()),
-                    };
+                    if !answer.bytes.contains(&b'\n') {
+                        return Pressed::Part(answer.so_far());
+                    }
                 }
                 Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
                 _ => return Pressed::Detach,
@@ -154,12 +157,11 @@ impl Typed {
         false
     }
 
-    /// The first line, if Enter was pressed; nothing is left then.
+    /// Takes the first line out, if Enter was pressed.
     fn line(&mut self) -> Option<String> {
         let end = self.bytes.iter().position(|byte| *byte == b'\n')?;
-        let line = String::from_utf8_lossy(self.bytes.get(..end)?).into_owned();
-        self.bytes.clear();
-        Some(line)
+        let line: Vec<u8> = self.bytes.drain(..=end).collect();
+        Some(String::from_utf8_lossy(&line).trim_end_matches('\n').to_owned())
     }
 
     fn so_far(&self) -> String {
@@ -195,5 +197,9 @@ mod tests {
         assert_eq!(typed("grü\x7f\x7fün\x1b[A\x1b[1;5D\x1bOP!".as_bytes()), Err("gün!".to_owned()));
         assert_eq!(typed(b"wrong\x15right\n"), Ok("right".to_owned()));
         assert!(Typed::default().push(b"ab\x04"));
+        let mut lines = Typed::default();
+        lines.push(b"yeah\rn\rrest");
+        assert_eq!((lines.line(), lines.line(), lines.line()), (Some("yeah".into()), Some("n".into()), None));
+        assert_eq!(lines.so_far(), "rest");
     }
 }
