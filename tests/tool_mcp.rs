@@ -60,7 +60,7 @@ impl Place {
 
     fn context(&self, seconds: u64) -> CallContext {
         let spill = SpillTarget { dir: self.path("spill"), stem: "call-1".to_owned(), max_bytes: 1 << 30 };
-        CallContext { seconds, output_bytes: 4096, spill: Some(spill), cancel: Cancel::new() }
+        CallContext { seconds, output_bytes: 4096, spill: Some(spill), cancel: Cancel::new(), earlier: None }
     }
 
     fn starts(&self) -> Vec<i32> {

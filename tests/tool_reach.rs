@@ -67,7 +67,13 @@ impl Place {
             reach,
         };
         let installed = Installed { tool: Rc::new(CommandTool::new(spec)), policy: Policy::Allow };
-        let context = CallContext { seconds: 20, output_bytes: 4096, spill: None, cancel: Cancel::new() };
+        let context = CallContext {
+            seconds: 20,
+            output_bytes: 4096,
+            spill: None,
+            cancel: Cancel::new(),
+            earlier: None,
+        };
         match Registry::new(vec![installed]).unwrap().prepare("tried", "{}") {
             Prepared::Run(run) => run.run(context).await,
             Prepared::Answer(reply) => panic!("{}", reply.content),

@@ -128,6 +128,7 @@ async fn attempt(
                 output_bytes: config.limits.tool_output_bytes,
                 spill: None,
                 cancel: Cancel::new(),
+                earlier: None,
             };
             run.run(context).await
         }

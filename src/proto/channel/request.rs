@@ -181,7 +181,8 @@ impl Request {
     /// The names of all requests.
     pub const NAMES: &[&str] = &[
         "hello", "create", "open", "list", "resolve", "latest", "send", "retry", "rebase", "cancel",
-        "attach", "detach", "approve", "rename", "delete", "export", "usage", "status", "metrics", "shutdown",
+        "attach", "detach", "approve", "rename", "delete", "export", "usage", "status", "metrics",
+        "shutdown",
     ];
 }
 
