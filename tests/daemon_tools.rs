@@ -85,7 +85,7 @@ fn a_server_that_cannot_be_used_is_told() {
     });
     let list = tools(&bench, &[]);
     assert!(
-        list.code == 1 && list.out.starts_with("time") && list.err.contains("/no/such/server"),
+        list.code == 1 && list.out.contains("\ntime ") && list.err.contains("/no/such/server"),
         "{list:?}"
     );
 }

