@@ -1,6 +1,9 @@
 //! A real llama-server with a small model, for tests that want the real thing.
 
-use std::path::{Path, PathBuf};
+#[path = "parts.rs"]
+pub mod parts;
+
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 use std::time::Duration;
@@ -33,12 +36,6 @@ pub struct Llama {
     dir: tempfile::TempDir,
 }
 
-/// Binary and model, from `BOXMAKER_LLAMA_SERVER` and `BOXMAKER_MODEL`.
-fn installed() -> Option<(PathBuf, PathBuf)> {
-    let path = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.exists());
-    Some((path("BOXMAKER_LLAMA_SERVER")?, path("BOXMAKER_MODEL")?))
-}
-
 impl Llama {
     /// Starts one with [`FLAGS`] and these; `None`, and a line that says why, where there is none.
     pub fn start(more: &[&str]) -> Option<Self> {
@@ -47,12 +44,12 @@ impl Llama {
 
     /// Starts one with exactly these flags.
     pub fn start_with(flags: &[&str], more: &[&str]) -> Option<Self> {
-        let Some((binary, model)) = installed() else {
-            eprintln!(
-                "SKIPPED: no real llama-server: set BOXMAKER_LLAMA_SERVER and BOXMAKER_MODEL to existing files"
-            );
-            return None;
-        };
+        Self::start_model("BOXMAKER_MODEL", flags, more)
+    }
+
+    /// The same with the model that a variable names.
+    pub fn start_model(variable: &str, flags: &[&str], more: &[&str]) -> Option<Self> {
+        let (binary, model) = (parts::part("BOXMAKER_LLAMA_SERVER")?, parts::part(variable)?);
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("slots")).unwrap();
         let log = std::fs::File::create(dir.path().join("log")).unwrap();

@@ -9,35 +9,36 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{skip, wait_until};
+use super::parts::part;
+use super::wait_until;
 
-/// The program and the model: from `$BOXMAKER_LLAMA_SERVER` and `$BOXMAKER_MODEL`, or where
-/// `tests/tools/get-model-server` puts them.
+/// What a server is started with.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Kind {
+    /// The variable that names its model; SmolLM2 by default.
+    pub model: Option<&'static str>,
+    /// A chat template of llama.cpp's, for a model without one.
+    pub template: Option<&'static str>,
+    /// Flags beside those that keep the promise.
+    pub flags: &'static [&'static str],
+}
+
+/// The program, the model and the further flags.
 struct Parts {
     program: PathBuf,
     model: PathBuf,
+    flags: Vec<String>,
 }
 
 impl Parts {
-    fn find() -> Result<Self, String> {
-        let cache = std::env::var_os("BOXMAKER_CACHE")
-            .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join(".cache"), PathBuf::from);
-        let part = |variable: &str, rest: &str| {
-            let path = std::env::var_os(variable)
-                .map_or_else(|| cache.join("model-server").join(rest), PathBuf::from);
-            if path.is_file() {
-                Ok(path)
-            } else {
-                Err(format!(
-                    "there is no {}: run tests/tools/get-model-server, or set {variable}",
-                    path.display()
-                ))
-            }
-        };
-        Ok(Self {
-            program: part("BOXMAKER_LLAMA_SERVER", "server/llama-server")?,
-            model: part("BOXMAKER_MODEL", "model/SmolLM2-135M-Instruct.Q4_1.gguf")?,
-        })
+    fn find(kind: Kind) -> Option<Self> {
+        let mut flags: Vec<_> = kind.flags.iter().map(|flag| (*flag).to_owned()).collect();
+        if let Some(template) = kind.template {
+            let file = part("BOXMAKER_TEMPLATES")?.join(template);
+            flags.extend(["--chat-template-file".to_owned(), file.to_str()?.to_owned()]);
+        }
+        let model = part(kind.model.unwrap_or("BOXMAKER_MODEL"))?;
+        Some(Self { program: part("BOXMAKER_LLAMA_SERVER")?, model, flags })
     }
 }
 
@@ -53,13 +54,12 @@ impl ModelServer {
     /// Starts one with a context of `context` tokens, whose socket, log and slot files are in `dir`, and
     /// waits until its model is loaded. Without server or model the test is skipped: `None`.
     pub fn start(dir: &Path, context: u32) -> Option<Self> {
-        let parts = match Parts::find() {
-            Ok(parts) => parts,
-            Err(reason) => {
-                skip(&reason);
-                return None;
-            }
-        };
+        Self::start_kind(dir, context, Kind::default())
+    }
+
+    /// The same with another model, or other flags.
+    pub fn start_kind(dir: &Path, context: u32, kind: Kind) -> Option<Self> {
+        let parts = Parts::find(kind)?;
         fs::create_dir_all(dir.join("slots")).expect("make the folder for slots");
         let mut server = Self { parts, context, dir: dir.to_owned(), child: None };
         server.run();
@@ -95,6 +95,7 @@ impl ModelServer {
             .args(["--no-prefill-assistant", "--slots", "--metrics", "--no-ui"])
             // small batches, so that a request that is closed stops soon
             .args(["-b", "64", "-ub", "64"])
+            .args(&self.parts.flags)
             .env("GGML_NO_BACKTRACE", "1")
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a second handle of the log"))
@@ -102,6 +103,16 @@ impl ModelServer {
             .spawn()
             .expect("start llama-server");
         self.child = Some(child);
+    }
+
+    /// Further flags from the next start on.
+    pub fn add_flags(&mut self, flags: &[&str]) {
+        self.parts.flags.extend(flags.iter().map(|flag| (*flag).to_owned()));
+    }
+
+    /// What another client, or a person, does: empties the slot.
+    pub fn erase_slot(&self) {
+        self.post("/slots/0?action=erase", &json!({}));
     }
 
     /// Ends it with SIGKILL.
@@ -159,7 +170,8 @@ impl ModelServer {
         line.expect("the counter is there").trim().parse().expect("a whole number")
     }
 
-    fn post(&self, path: &str, body: &Value) -> Value {
+    /// The answer to a request that must go well.
+    pub fn post(&self, path: &str, body: &Value) -> Value {
         let (status, answer) = self.request("POST", path, Some(body)).expect("llama-server answers");
         assert_eq!(status, 200, "{path}: {answer}");
         serde_json::from_str(&answer).expect("JSON from llama-server")
@@ -168,7 +180,7 @@ impl ModelServer {
     /// One request on a connection of its own; `None` when nobody answers.
     fn request(&self, method: &str, path: &str, body: Option<&Value>) -> Option<(u16, String)> {
         let mut stream = UnixStream::connect(self.socket()).ok()?;
-        stream.set_read_timeout(Some(Duration::from_secs(30))).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(120))).ok()?;
         let body = body.map(Value::to_string).unwrap_or_default();
         let head = format!(
             "{method} {path} HTTP/1.0\r\nHost: test\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::daemon::{Daemon, Ran, Watched, bxctl, socket_in};
-use super::real_server::ModelServer;
+use super::real_server::{Kind, ModelServer};
 
 /// The context of the model server, in tokens.
 pub const CONTEXT: u32 = 2048;
@@ -32,17 +32,23 @@ impl Rig {
 
     /// The same with another build of the daemon.
     pub fn start_program(program: &Path, limits: &str) -> Option<Self> {
-        Self::start_in(CONTEXT, program, limits)
+        Self::start_all(program, limits, (CONTEXT, Kind::default()))
     }
 
     /// The same with a context of so many tokens.
     pub fn start_small(context: u32, limits: &str) -> Option<Self> {
-        Self::start_in(context, Path::new(env!("CARGO_BIN_EXE_loopd")), limits)
+        let program = Path::new(env!("CARGO_BIN_EXE_loopd"));
+        Self::start_all(program, limits, (context, Kind::default()))
     }
 
-    fn start_in(context: u32, program: &Path, limits: &str) -> Option<Self> {
+    /// The same with another kind of model server.
+    pub fn start_kind(limits: &str, kind: Kind) -> Option<Self> {
+        Self::start_all(Path::new(env!("CARGO_BIN_EXE_loopd")), limits, (CONTEXT, kind))
+    }
+
+    fn start_all(program: &Path, limits: &str, (context, kind): (u32, Kind)) -> Option<Self> {
         let dir = tempfile::Builder::new().prefix("bx-").tempdir().expect("make a folder");
-        let server = ModelServer::start(dir.path(), context)?;
+        let server = ModelServer::start_kind(dir.path(), context, kind)?;
         let mut rig = Self { daemon: None, server, program: program.to_owned(), dir };
         // temperature 0 makes a run like the one before, as far as the machine allows
         let config = format!(
