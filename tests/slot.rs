@@ -120,6 +120,37 @@ fn another_client_on_the_slot_is_seen_before_its_damage_is_paid() {
 }
 
 #[test]
+fn a_slot_that_was_emptied_is_restored_before_anything_is_paid() {
+    let Some(rig) = Rig::start(QUIET) else { return };
+    let (id, _) = rig.first_turn("Hello! Who are you?");
+    wait_until_saved(&rig, &id);
+    rig.server.erase_slot();
+    rig.turn(&id, "What is the capital of France?");
+    rig.assert_nothing_evaluated_twice(&id, 2);
+    let log = journal(&rig);
+    assert!(log.contains("EVENT=slot_restored") && !log.contains("EVENT=cache_lost"), "{log}");
+}
+
+#[test]
+fn a_server_whose_flags_no_longer_fit_what_was_saved_is_told() {
+    let Some(mut rig) = Rig::start(QUIET) else { return };
+    let (id, _) = rig.first_turn("Hello! Who are you?");
+    wait_until_saved(&rig, &id);
+    // a cache of another type takes no file of this one
+    rig.server.add_flags(&["-ctk", "q8_0"]);
+    rig.replace_server();
+    let events = rig.ctl(&["send", "--session", &id, "--json", "What is the capital of France?"]).events();
+    let notice = events.iter().find(|e| e["event"] == "notice" && e["code"] == "cache_lost").unwrap();
+    let message = notice["message"].as_str().unwrap();
+    let (much, rest) = message.split_once(' ').unwrap();
+    assert_eq!(much.parse::<u64>().ok(), rig.usage(&id)[1]["lost_n"].as_u64(), "how much: {message}");
+    assert!(rest.contains("the model server was restarted"), "why: {message}");
+    assert!(rest.contains("could not be restored") && rest.contains("restore"), "what was tried: {message}");
+    rig.turn(&id, "And of Spain?");
+    assert_eq!(lost(&rig, &id)[2], 0);
+}
+
+#[test]
 fn a_damaged_file_is_never_given_to_the_server() {
     let Some(mut rig) = Rig::start(QUIET) else { return };
     let (id, _) = rig.first_turn("Hello! Who are you?");

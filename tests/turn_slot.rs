@@ -113,8 +113,9 @@ fn ids_that_the_stream_leaves_out_are_read_back_from_the_slot() {
     talk.turn(&id, "More");
     assert_eq!(bench.prompts(&id)[1], next(HELLO, said, "More"));
     let files = std::fs::read_dir(bench.dir().join("slots")).unwrap().map(|entry| entry.unwrap().file_name());
-    let files: Vec<_> = files.collect();
-    assert_eq!(files, ["slot-0.holder"], "the slot's file is not left behind");
+    let mut files: Vec<_> = files.collect();
+    files.sort();
+    assert_eq!(files, ["loopd.lock", "slot-0.holder"], "the slot's file is not left behind");
     // cut in the middle of a character, by a cancel: what was sampled is kept or left out, never guessed
     bench.server.push(Script::new().progress().text("x\u{1f98a}").lose(2).gate("never"));
     talk.send(&id, "Once more");
@@ -199,4 +200,42 @@ fn a_server_that_hides_its_slots_is_not_given_back_an_older_cache() {
     talk.turn(&first, "What now?");
     let row = talk.usage(&first).pop().unwrap();
     assert!(row.cache_n > kept.new_n && row.lost_n > 0, "{row:?}");
+}
+
+#[test]
+fn a_turn_asks_the_server_nothing_but_what_it_needs() {
+    let (bench, mut talk, id) = begun("");
+    talk.turn(&id, "Hello");
+    let paths = |from: usize| -> Vec<String> {
+        bench.server.requests().into_iter().skip(from).map(|request| request.path).collect()
+    };
+    let before = bench.server.requests().len();
+    talk.turn(&id, "More");
+    assert_eq!(paths(before), ["/tokenize", "/completion"]);
+    // once the cache is found lacking, everything is asked before it is paid for
+    let mut bench = bench;
+    bench.loses_cache = true;
+    bench.server.lose_cache();
+    let before = bench.server.requests().len();
+    let events = talk.turn(&id, "And more");
+    assert!(told(&events).contains(&"notice cache_lost".to_owned()), "{:?}", told(&events));
+    let asked = bench.server.requests().into_iter().skip(before).map(|request| request.path);
+    let asked: Vec<String> = asked.collect();
+    for path in ["/health", "/props", "/v1/models"] {
+        assert!(asked.iter().any(|p| p == path), "{path}: {asked:?}");
+    }
+    assert_eq!(asked.iter().filter(|path| *path == "/completion").count(), 2, "{asked:?}");
+}
+
+#[test]
+fn another_model_behind_the_same_address_is_refused_before_it_is_asked_for_anything() {
+    let (mut bench, mut talk, id) = begun("");
+    talk.turn(&id, "Hello");
+    bench.server.set(|b| b.model_path = "/models/another.gguf".to_owned());
+    bench.server.lose_cache();
+    bench.loses_cache = true;
+    let records = bench.log(&id).len();
+    let events = talk.turn(&id, "More");
+    assert_eq!(told(&events).last().unwrap(), "turn_end failed", "{:?}", told(&events));
+    assert!(bench.log(&id).iter().skip(records).all(|line| !line.starts_with("assistant")));
 }

@@ -64,14 +64,30 @@ pub struct Streamed {
     pub took: Duration,
 }
 
+impl Streamed {
+    /// A request before this one had `found` only so many tokens in the cache, and evaluated the rest of what
+    /// this one found there before it was cut off: that was paid for too.
+    pub fn credit(&mut self, found: Option<u64>) {
+        let Some(found) = found else { return };
+        if let Some(cached) = &mut self.cached {
+            *cached = found.min(*cached);
+        }
+        if let Ended::Final(last) | Ended::ThinkingLimit(last) = &mut self.ended {
+            let before = last.cache_n.saturating_sub(found);
+            last.cache_n = last.cache_n.saturating_sub(before);
+            last.prompt_n = last.prompt_n.saturating_add(before);
+        }
+    }
+}
+
 /// Sends a request and follows it to its end. `look` is told the first event's cached tokens before
-/// anything is evaluated, and decides.
+/// anything is evaluated, and decides. With `known` the server is not asked first whether it has the slot.
 ///
 /// # Errors
 /// Whatever makes the request fail; what was shown until then is then not recorded.
 pub async fn stream(
     server: &Server,
-    request: &CompletionRequest<'_>,
+    (request, known): (&CompletionRequest<'_>, bool),
     parser: &mut ReplyParser,
     (cancel, patience): (&Cancel, Patience),
     deadline: Instant,
@@ -85,7 +101,9 @@ pub async fn stream(
         let step = async {
             match &mut completion {
                 None => {
-                    completion = Some(server.complete(request).await?);
+                    let begun =
+                        if known { server.go_on(request).await } else { server.complete(request).await };
+                    completion = Some(begun?);
                     Ok(None)
                 }
                 Some(completion) => completion.next().await.map(Some),
@@ -124,7 +142,9 @@ pub async fn stream(
         let wait = patience.after(StopReason::Cancelled);
         let _ = cancel.bound(patience, tokio::time::timeout(wait, server.wait_idle())).await;
     }
-    let Partial { ids, gaps, cached, reasoning_tokens } = streamed;
+    let Partial { ids, gaps, cached, reasoning_tokens, undecided_tokens } = streamed;
+    // what may have become a tag, had it gone on, is none
+    let reasoning_tokens = reasoning_tokens.saturating_add(undecided_tokens);
     Ok(Streamed { ended, ids, gaps, cached, reasoning_tokens, took: began.elapsed() })
 }
 
@@ -134,6 +154,8 @@ struct Partial {
     gaps: Vec<Gap>,
     cached: Option<u64>,
     reasoning_tokens: u64,
+    /// Tokens inside reasoning that may be the beginning of its closing tag.
+    undecided_tokens: u64,
 }
 
 impl Partial {
@@ -154,11 +176,20 @@ impl Partial {
         self.ids.extend(ids.into_iter().map(Some));
         let thinking = parser.in_reasoning();
         let parts = parser.feed(&text);
-        // a token that opens or closes reasoning is not inside
-        if thinking && parser.in_reasoning() {
-            self.reasoning_tokens = self.reasoning_tokens.saturating_add(tokens);
-        }
+        self.count_reasoning(thinking && parser.in_reasoning(), parser.is_undecided(), tokens);
         show(parts, on_event);
+    }
+
+    /// A token that opens or closes reasoning is not inside; of a tag of several tokens that is known at its end.
+    fn count_reasoning(&mut self, inside: bool, undecided: bool, tokens: u64) {
+        if !inside {
+            self.undecided_tokens = 0;
+        } else if undecided {
+            self.undecided_tokens = self.undecided_tokens.saturating_add(tokens);
+        } else {
+            let before = std::mem::take(&mut self.undecided_tokens);
+            self.reasoning_tokens = self.reasoning_tokens.saturating_add(before).saturating_add(tokens);
+        }
     }
 }
 
@@ -169,5 +200,32 @@ pub fn show(parts: Vec<Part>, on_event: &mut impl FnMut(EventKind)) {
             Part::Text(text) => EventKind::Text { text },
             Part::Reasoning(text) => EventKind::Reasoning { text },
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::{ReasoningTags, TokenIds, ToolFamily};
+
+    /// The tokens inside reasoning, of a reply whose tokens are these.
+    fn inside(tokens: &[&str]) -> u64 {
+        let (open, close) = ("<think>".to_owned(), "</think>".to_owned());
+        let tags = ReasoningTags { open, close, opened_by_prompt: false, close_ids: TokenIds::default() };
+        let mut parser = ReplyParser::new(ToolFamily::Hermes, Some(&tags));
+        let mut partial = Partial::default();
+        for text in tokens {
+            partial.delta(&mut parser, (*text).to_owned(), vec![1], 0, &mut |_| {});
+        }
+        partial.reasoning_tokens + partial.undecided_tokens
+    }
+
+    #[test]
+    fn tokens_inside_reasoning_are_counted_one_by_one() {
+        assert_eq!(inside(&["<think>", "a", "b", "</think>", "c"]), 2, "tags of one token");
+        assert_eq!(inside(&["<", "think", ">", "a", "b", "</", "think", ">", "c"]), 2, "tags of several");
+        assert_eq!(inside(&["<think>", "a", "</", "thin", "gs", "</think>"]), 4, "what is no tag after all");
+        assert_eq!(inside(&["<think>", "a", "</", "th"]), 3, "cut off in what may have been a tag");
+        assert_eq!(inside(&["a", "<think>", "b", "</think>"]), 0, "a tag that is talked about");
     }
 }

@@ -45,8 +45,8 @@ use crate::tool::Registry;
 pub use cancel::StopReason;
 pub use conversation::Conversation;
 pub use error::AgentError;
-pub use opening::{Settings, differences, freeze};
-pub use queue::SlotQueue;
+pub use opening::{Settings, differences, freeze, other_model};
+pub use queue::{SlotQueue, Ticket};
 pub use replay::{Piece, Prompt, replay};
 use slot::Slot;
 
@@ -178,10 +178,16 @@ impl Agent {
     /// Saves the slot's cache, when no turn has it, and keeps all saved ones within their budget.
     pub async fn save_slot(&self) {
         let Some(session) = self.slot.holder() else { return };
-        let ticket = self.queue.join(session);
+        let ticket = self.queue.join(Some(session));
         ticket.granted(|_| {}).await;
         self.slot.save().await;
         self.slot.evict(self.limits().slot_files_bytes).await;
+    }
+
+    /// The slot, if no turn has it or waits for it; turns wait until the ticket is dropped.
+    #[must_use]
+    pub fn idle_slot(&self) -> Option<Ticket> {
+        self.queue.is_empty().then(|| self.queue.join(None))
     }
 
     /// Removes what was saved of a deleted session's cache.

@@ -54,7 +54,7 @@ pub fn differences(
 
 /// Why the model that is served now cannot go on with a session of `made_for`.
 #[must_use]
-pub(super) fn other_model(made_for: &ModelIdentity, served: &ModelIdentity) -> Option<String> {
+pub fn other_model(made_for: &ModelIdentity, served: &ModelIdentity) -> Option<String> {
     if made_for.file != served.file || made_for.size != served.size || made_for.n_vocab != served.n_vocab {
         return Some(format!(
             "this epoch of the session was made for the model {} ({} bytes), but the server has {} ({} bytes)",

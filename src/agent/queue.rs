@@ -11,7 +11,7 @@ use crate::proto::SessionId;
 /// The slot's queue; its front has the slot.
 #[derive(Debug, Default)]
 pub struct SlotQueue {
-    tickets: RefCell<VecDeque<(u64, SessionId)>>,
+    tickets: RefCell<VecDeque<(u64, Option<SessionId>)>>,
     next: Cell<u64>,
     moved: Notify,
 }
@@ -24,8 +24,8 @@ pub struct Ticket {
 }
 
 impl SlotQueue {
-    /// Takes the last place.
-    pub fn join(self: &Rc<Self>, session: SessionId) -> Ticket {
+    /// Takes the last place, for a session or for what is no turn.
+    pub fn join(self: &Rc<Self>, session: Option<SessionId>) -> Ticket {
         let number = self.next.get();
         self.next.set(number.wrapping_add(1));
         self.tickets.borrow_mut().push_back((number, session));
@@ -34,7 +34,12 @@ impl SlotQueue {
 
     /// Who has the slot.
     pub fn holder(&self) -> Option<SessionId> {
-        self.tickets.borrow().front().map(|(_, session)| session.clone())
+        self.tickets.borrow().front().and_then(|(_, session)| session.clone())
+    }
+
+    /// Whether nobody has the slot.
+    pub fn is_empty(&self) -> bool {
+        self.tickets.borrow().is_empty()
     }
 
     /// How many wait behind the holder.
@@ -82,7 +87,7 @@ mod tests {
     #[tokio::test(flavor = "current_thread")]
     async fn turns_take_the_slot_in_order_and_a_dropped_place_is_given_up() {
         let queue = Rc::new(SlotQueue::default());
-        let id = |text: &str| text.parse::<SessionId>().unwrap();
+        let id = |text: &str| Some(text.parse::<SessionId>().unwrap());
         let a = queue.join(id("a"));
         let b = queue.join(id("b"));
         let c = queue.join(id("c"));
@@ -96,6 +101,6 @@ mod tests {
         };
         tokio::join!(c.granted(|place| places.push(place)), freed);
         assert_eq!(places, [1]);
-        assert_eq!(queue.holder(), Some(id("c")));
+        assert_eq!(queue.holder(), id("c"));
     }
 }

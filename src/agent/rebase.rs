@@ -103,7 +103,7 @@ impl Turn {
 
     /// By hand: takes the slot, waits for the server as long as it takes, and begins the epoch.
     async fn wait_and_rebase(&mut self, cancel: &Cancel) -> Result<Result<(), End>, AgentError> {
-        let ticket = self.agent.queue.join(self.conversation.id().clone());
+        let ticket = self.agent.queue.join(Some(self.conversation.id().clone()));
         let queued = ticket.granted(|place| self.publish(EventKind::Queued { place: count(place) }));
         tokio::select! {
             biased;
@@ -118,7 +118,7 @@ impl Turn {
                 return Ok(Err(end));
             }
             match self.rebase(None, cancel).await {
-                Err(AgentError::Model(e)) if e.is_wait() => {
+                Err(AgentError::Model(e)) if e.is_wait() || e.is_forbidden() => {
                     self.publish(EventKind::Waiting { why: e.to_string() });
                     if let Err(end) = self.pause(cancel).await {
                         return Ok(Err(end));

@@ -1,5 +1,6 @@
 //! What is asked of the model: the prompt, what its cache should hold, and what came back.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -15,7 +16,7 @@ use super::ids::{Ids, ReadBack, resolve};
 use super::opening::other_model;
 use super::replay::{OwnedPiece, Prompt, replay};
 use super::room::{Shares, count, tokenize};
-use super::slot::Claim;
+use super::slot::{Claim, why_lacking};
 use super::turn::Turn;
 use super::{AgentError, Counters};
 
@@ -94,11 +95,8 @@ impl Part {
 }
 
 impl Turn {
-    /// Waits for the model server, as long as it takes, and checks that it is the session's.
+    /// Waits for the model server, as long as it takes, and checks that it has the session's model.
     pub(super) async fn ready(&mut self, cancel: &Cancel) -> Result<Option<End>, AgentError> {
-        if self.requests >= self.limits.turn_requests {
-            return Ok(Some(End::limit(reached(&self.limits, Limit::TurnRequests))));
-        }
         if let Some(end) = self.served(cancel).await? {
             return Ok(Some(end));
         }
@@ -199,36 +197,68 @@ impl Turn {
         Patience::new(self.limits.shutdown_seconds)
     }
 
-    /// Makes the slot the session's, asks the model, and follows it to the end. Where the first event shows
-    /// that the cache holds less than it should, the request is cut off before the loss is paid, the slot
-    /// restored from what was saved, and the request sent again, once.
-    pub(super) async fn complete(&self, asked: &Asked, cancel: &Cancel) -> Result<Answered, AgentError> {
-        let framing = &self.baseline.framing;
+    /// Asks the model, and follows it to the end. Where the first event shows that the cache holds less than it
+    /// should, the request is cut off before the loss is paid, the slot restored from what was saved, and the
+    /// request sent again. While the slot is known to be the session's, that event is the only look at it.
+    pub(super) async fn complete(
+        &mut self,
+        asked: &Asked,
+        cancel: &Cancel,
+    ) -> Result<Result<Answered, End>, AgentError> {
+        let baseline = Rc::clone(&self.baseline);
+        let framing = &baseline.framing;
         let tags = framing.reasoning.clone();
         let tags = tags.map(|tags| ReasoningTags { opened_by_prompt: asked.thinking, ..tags });
         let mut parser = ReplyParser::new(framing.tool_family, tags.as_ref());
-        let session = self.conversation.id();
-        let claiming =
-            self.agent.slot.claim((session, self.epoch), asked.list(), asked.expected, &self.served);
-        let mut claim = cancel.bound(self.patience(), claiming).await.unwrap_or_default();
         let thinking = tags.as_ref().map(|tags| ThinkingCap { tags, tokens: self.limits.thinking_tokens });
         let request = CompletionRequest {
             prompt: &asked.prompt,
             max_tokens: asked.max_tokens,
-            sampling: &self.baseline.sampling,
+            sampling: &baseline.sampling,
             thinking,
             calls: tags.is_none().then_some(framing.tool_family),
         };
+        let mut found = None;
+        if std::mem::take(&mut self.trusting) {
+            let look = |cached| if cached < asked.expected { Look::Cut } else { Look::Go };
+            let streamed = self.stream((&request, true), &mut parser, cancel, look).await?;
+            let Ended::Cut(cached) = streamed.ended else {
+                return self.answer(asked, streamed, parser, cancel).await.map(Ok);
+            };
+            found = Some(cached);
+            self.agent.slot.doubt();
+            // another model may answer there now
+            if let Some(end) = self.ready(cancel).await? {
+                return Ok(Err(end));
+            }
+        }
+        let (session, slot) = ((self.conversation.id(), self.epoch), &self.agent.slot);
+        let claiming = slot.claim(session, asked.list(), (asked.expected, found), &self.served);
+        let mut claim = cancel.bound(self.patience(), claiming).await.unwrap_or_default();
         let look = |cached| self.look(asked.expected, cached, &claim, true);
-        let mut streamed = self.stream(&request, &mut parser, cancel, look).await?;
+        let mut streamed = self.stream((&request, false), &mut parser, cancel, look).await?;
         if let Ended::Cut(cached) = streamed.ended {
             let restoring = self.agent.slot.restore(&claim, asked.list(), cached, &self.served);
-            if let Some(Err(why)) = cancel.bound(self.patience(), restoring).await {
-                claim.because(&why);
+            match cancel.bound(self.patience(), restoring).await {
+                Some(Ok(())) => claim.found = None,
+                Some(Err(why)) => claim.because(&why),
+                None => {}
             }
             let look = |cached| self.look(asked.expected, cached, &claim, false);
-            streamed = self.stream(&request, &mut parser, cancel, look).await?;
+            streamed = self.stream((&request, false), &mut parser, cancel, look).await?;
         }
+        streamed.credit(claim.found);
+        self.answer(asked, streamed, parser, cancel).await.map(Ok)
+    }
+
+    /// What came back, when the request has run to its end.
+    async fn answer(
+        &self,
+        asked: &Asked,
+        streamed: Streamed,
+        parser: ReplyParser,
+        cancel: &Cancel,
+    ) -> Result<Answered, AgentError> {
         let first = self.part(&asked.prompt, streamed, cancel).await?;
         if let Ended::ThinkingLimit(last) = first.streamed.ended {
             return self.after_thinking(asked, first, last, parser, cancel).await;
@@ -268,7 +298,7 @@ impl Turn {
         let request =
             CompletionRequest { prompt: &prompt, max_tokens, sampling, thinking: None, calls: None };
         let look = |cached| self.look(expected, cached, &Claim::default(), false);
-        let streamed = self.stream(&request, &mut parser, cancel, look).await;
+        let streamed = self.stream((&request, true), &mut parser, cancel, look).await;
         let streamed = streamed.map_err(|e| match e {
             AgentError::Model(e) => self.cut_off(e),
             e => e,
@@ -285,7 +315,7 @@ impl Turn {
 
     async fn stream(
         &self,
-        request: &CompletionRequest<'_>,
+        request: (&CompletionRequest<'_>, bool),
         parser: &mut ReplyParser,
         cancel: &Cancel,
         look: impl FnMut(u64) -> Look,
@@ -342,6 +372,7 @@ impl Turn {
     /// Compares what the first event says is cached with what must be, before anything is evaluated. Tells of
     /// a loss, unless it can still be averted.
     fn look(&self, expected: u64, cached: u64, claim: &Claim, may_cut: bool) -> Look {
+        let cached = claim.found.map_or(cached, |found| found.min(cached));
         let lost = expected.saturating_sub(cached);
         if lost == 0 {
             return Look::Go;
@@ -350,9 +381,7 @@ impl Turn {
             return Look::Cut;
         }
         let session = self.conversation.id();
-        let why = claim.why.as_deref().unwrap_or(
-            "the model server was restarted, or another client used its slot, or loopd could not know who did",
-        );
+        let why = claim.why.as_deref().unwrap_or(why_lacking(cached));
         let message = format!("{lost} tokens of this conversation are evaluated again: {why}");
         let turn = self.turn;
         log::warn!(SESSION:% = session, TURN:% = turn, EVENT = "cache_lost", LOST_N = lost, CACHE_N = cached; "session {session}: {message}");

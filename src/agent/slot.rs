@@ -35,6 +35,8 @@ struct Held {
     model: ModelIdentity,
     /// Whether a kept slot holds as much.
     saved: bool,
+    /// Whether nothing since spoke against it.
+    sure: bool,
 }
 
 /// What is known about the cache before a request.
@@ -44,6 +46,8 @@ pub struct Claim {
     pub kept: Option<Kept>,
     /// Why the cache was, or will be, found lacking, in words.
     pub why: Option<String>,
+    /// How many tokens a request that was cut off found in the cache, which has not been restored since.
+    pub found: Option<u64>,
 }
 
 impl Claim {
@@ -51,6 +55,16 @@ impl Claim {
     pub fn because(&mut self, why: &str) {
         let before = self.why.take().unwrap_or_else(|| "the cache holds less than it should".to_owned());
         self.why = Some(format!("{before}, and it could not be restored: {why}"));
+    }
+}
+
+/// Why a cache can hold only so many tokens of what it should, in words.
+pub fn why_lacking(found: u64) -> &'static str {
+    if found == 0 {
+        "the model server was restarted, or another client used its slot"
+    } else {
+        "another client used the slot, or the model server went back to an earlier token by itself, as it does for a \
+         model with a sliding window without --swa-full"
     }
 }
 
@@ -77,8 +91,14 @@ impl Slot {
         list: Vec<TokenId>,
         model: &ModelIdentity,
     ) {
-        let held =
-            Held { session: session.clone(), epoch, list: Some(list), model: model.clone(), saved: false };
+        let held = Held {
+            session: session.clone(),
+            epoch,
+            list: Some(list),
+            model: model.clone(),
+            saved: false,
+            sure: true,
+        };
         let before = self.held.replace(Some(held)).map(|held| (held.session, held.epoch));
         if let Some(files) = &self.files
             && before.as_ref() != Some(&(session.clone(), epoch))
@@ -98,6 +118,21 @@ impl Slot {
         self.drop_files(session).await;
     }
 
+    /// The model whose cache in the slot is what this run of the daemon left there for `session`, as far as
+    /// can be known without asking: then the first event of a request tells whether that is so.
+    pub fn surely_holds(&self, (session, epoch): (&SessionId, Epoch)) -> Option<ModelIdentity> {
+        let held = self.held.borrow();
+        let sure = held.as_ref().filter(|held| held.sure && held.session == *session && held.epoch == epoch);
+        sure.map(|held| held.model.clone())
+    }
+
+    /// The server went away, or its cache was found lacking: it is asked before the next request.
+    pub fn doubt(&self) {
+        if let Some(held) = self.held.borrow_mut().as_mut() {
+            held.sure = false;
+        }
+    }
+
     /// Returns when the slot has held the same for `quiet`, and no kept slot has as much.
     pub async fn quiet(&self, quiet: Duration) {
         loop {
@@ -110,15 +145,22 @@ impl Slot {
     }
 
     /// Makes the slot the session's own before a request whose prompt begins with `list`, of which
-    /// `expected` tokens should be cached: saves what another session has there, and restores.
+    /// `expected` tokens should be cached: saves what another session has there, and restores. A request that
+    /// was cut off may have `found` fewer.
     pub async fn claim(
         &self,
         (session, epoch): (&SessionId, Epoch),
         list: &[TokenId],
-        expected: u64,
+        (expected, found): (u64, Option<u64>),
         model: &ModelIdentity,
     ) -> Claim {
-        let mut claim = Claim { kept: self.find(session, epoch).await, why: None };
+        let kept = self.find(session, epoch).await;
+        let mut claim = Claim { kept, found, ..Claim::default() };
+        if let Some(found) = found {
+            claim.why = Some(why_lacking(found).to_owned());
+            self.restore_claimed(&mut claim, list, found, model).await;
+            return claim;
+        }
         self.recall(session, model).await;
         let holder = self.holder();
         if let Some(other) = holder.as_ref().filter(|holder| *holder != session) {
@@ -140,18 +182,25 @@ impl Slot {
             return claim;
         }
         if own {
-            claim.why = Some("the model server was restarted, or another client used its slot".to_owned());
+            claim.why = Some(why_lacking(0).to_owned());
         }
         if self.files.is_none() {
             return claim;
         }
         // what is there is another's, or nothing: nobody knows how much of it this session can use, but what was
         // kept begins with all of that
-        if let Err(why) = self.restore(&claim, list, 0, model).await {
-            claim.because(&why);
-            claim.kept = None;
-        }
+        self.restore_claimed(&mut claim, list, 0, model).await;
         claim
+    }
+
+    async fn restore_claimed(&self, claim: &mut Claim, list: &[TokenId], cached: u64, model: &ModelIdentity) {
+        match self.restore(claim, list, cached, model).await {
+            Ok(()) => claim.found = None,
+            Err(why) => {
+                claim.because(&why);
+                claim.kept = None;
+            }
+        }
     }
 
     /// After a start of the daemon: another session's tokens may still be in the slot.
@@ -163,7 +212,8 @@ impl Slot {
         if let Some((other, epoch)) =
             files.remembered(self.server.slot()).await.filter(|(other, _)| there > 0 && other != session)
         {
-            let held = Held { session: other, epoch, list: None, model: model.clone(), saved: false };
+            let held =
+                Held { session: other, epoch, list: None, model: model.clone(), saved: false, sure: false };
             self.held.replace(Some(held));
         }
     }

@@ -134,7 +134,7 @@ impl Turn {
         let answered = self.complete(&asked, cancel).await;
         self.summing.set(None);
         (self.baseline, self.limits) = before;
-        Ok(self.summed(&asked, answered?, past, kept))
+        Ok(answered?.and_then(|answered| self.summed(&asked, answered, past, kept)))
     }
 
     fn summed(&self, asked: &Asked, answered: Answered, past: &Past<'_>, kept: Kept) -> Result<Summary, End> {

@@ -37,6 +37,9 @@ pub(super) struct Turn {
     pub(super) baseline: Rc<BaselineContent>,
     /// The model as the server told at the newest request; before the first, the session's own.
     pub(super) served: ModelIdentity,
+    /// Whether the slot is known to be the session's, so that nothing is asked before the next request: its
+    /// first event tells if that was wrong.
+    pub(super) trusting: bool,
     pub(super) limits: Rc<Limits>,
     pub(super) turn: TurnId,
     pub(super) began: Instant,
@@ -88,6 +91,7 @@ impl Turn {
             agent,
             conversation,
             served: baseline.model.clone(),
+            trusting: false,
             baseline,
             limits,
             turn,
@@ -195,8 +199,9 @@ impl Turn {
                 Ok(Ok(answered)) => answered,
                 Ok(Err(end)) => return self.finish(end).await,
                 // the server went away, or loads again, before it said anything
-                Err(AgentError::Model(e)) if e.is_wait() => {
+                Err(AgentError::Model(e)) if e.is_wait() || e.is_forbidden() => {
                     self.publish(EventKind::Waiting { why: e.to_string() });
+                    self.agent.slot.doubt();
                     if let Err(end) = self.pause(cancel).await {
                         return self.finish(end).await;
                     }
@@ -219,7 +224,7 @@ impl Turn {
             return Ok(());
         }
         let began = Instant::now();
-        let ticket = self.agent.queue.join(self.conversation.id().clone());
+        let ticket = self.agent.queue.join(Some(self.conversation.id().clone()));
         tokio::select! {
             biased;
             reason = cancel.stopped() => return Err(End::stopped(reason)),
@@ -232,12 +237,54 @@ impl Turn {
 
     /// Asks the model, when it can be asked, and follows its answer to the end.
     async fn request(&mut self, cancel: &Cancel) -> Result<Result<(Asked, Answered), End>, AgentError> {
-        if let Some(end) = self.ready(cancel).await? {
+        if self.requests >= self.limits.turn_requests {
+            return Ok(Err(End::limit(reached(&self.limits, Limit::TurnRequests))));
+        }
+        let trusted = self.ask_trusting(cancel).await?;
+        if trusted.is_none()
+            && let Some(end) = self.ready(cancel).await?
+        {
             return Ok(Err(end));
         }
-        let asked = loop {
+        let asked = match trusted {
+            Some(asked) => asked,
+            None => match self.ask_or_make_room(cancel).await? {
+                Ok(asked) => asked,
+                Err(end) => return Ok(Err(end)),
+            },
+        };
+        let answered = match self.complete(&asked, cancel).await? {
+            Ok(answered) => answered,
+            Err(end) => return Ok(Err(end)),
+        };
+        self.requests = self.requests.saturating_add(1);
+        Ok(Ok((asked, answered)))
+    }
+
+    /// Makes the prompt without asking the server how it is, where that is known; `None` when it has to be
+    /// asked.
+    async fn ask_trusting(&mut self, cancel: &Cancel) -> Result<Option<Asked>, AgentError> {
+        self.trusting = false;
+        let Some(known) = self.agent.slot.surely_holds((self.conversation.id(), self.epoch)) else {
+            return Ok(None);
+        };
+        self.served = known;
+        match self.ask(cancel).await {
+            Ok(Room::Asked(asked)) => {
+                self.trusting = true;
+                Ok(Some(asked))
+            }
+            // it went away since; and a context that is full may have been given more room
+            Err(AgentError::Model(_)) | Ok(_) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Makes the prompt, and room for it where there is none.
+    async fn ask_or_make_room(&mut self, cancel: &Cancel) -> Result<Result<Asked, End>, AgentError> {
+        loop {
             match self.ask(cancel).await? {
-                Room::Asked(asked) => break asked,
+                Room::Asked(asked) => return Ok(Ok(asked)),
                 Room::Ended(end) => return Ok(Err(end)),
                 Room::Full(why) if self.may_rebase() => {
                     if let Err(end) = self.make_room(why, cancel).await? {
@@ -246,10 +293,7 @@ impl Turn {
                 }
                 Room::Full(why) => return Ok(Err(End::limit(self.full(&why)))),
             }
-        };
-        let answered = self.complete(&asked, cancel).await?;
-        self.requests = self.requests.saturating_add(1);
-        Ok(Ok((asked, answered)))
+        }
     }
 
     /// Lets a server that is not there a moment's time, which is not the turn's own.

@@ -213,18 +213,23 @@ struct ProgressEvent {
     processed: u64,
 }
 
+/// Whether our slot is there, and the prompt fits into it.
+pub(super) async fn check(server: &Server, request: &CompletionRequest<'_>) -> Result<(), ModelError> {
+    let props = server.props().await?;
+    server.check_slot(&props)?;
+    let n_prompt_tokens = count(request.prompt.len());
+    if n_prompt_tokens >= props.n_ctx {
+        let (url, n_ctx) = (server.endpoint.shown.clone(), props.n_ctx);
+        return Err(ModelError::ContextExceeded { url, n_prompt_tokens, n_ctx });
+    }
+    Ok(())
+}
+
 pub(super) async fn begin(
     server: &Server,
     request: &CompletionRequest<'_>,
 ) -> Result<Completion, ModelError> {
     let endpoint = &server.endpoint;
-    let props = server.props().await?;
-    server.check_slot(&props)?;
-    let n_prompt_tokens = count(request.prompt.len());
-    if n_prompt_tokens >= props.n_ctx {
-        let (url, n_ctx) = (endpoint.shown.clone(), props.n_ctx);
-        return Err(ModelError::ContextExceeded { url, n_prompt_tokens, n_ctx });
-    }
     let (forced, split) = match request.thinking {
         Some(cap) if !cap.tags.opened_by_prompt => (Some(ThinkingBody::new(cap)), None),
         Some(cap) if cap.tokens < request.max_tokens => (None, Some(cap.tokens)),

@@ -15,6 +15,15 @@ pub enum ModelError {
         /// Why.
         error: io::Error,
     },
+    /// The server's socket could not be opened for so long that this is more than its being started again.
+    Forbidden {
+        /// Where.
+        url: String,
+        /// Why.
+        error: io::Error,
+        /// For how long, in seconds.
+        seconds: u64,
+    },
     /// The connection ended before an answer began.
     Dropped {
         /// Where.
@@ -139,21 +148,26 @@ impl ModelError {
     /// Whether waiting may mend it by itself: the server is not there yet, or still loads.
     #[must_use]
     pub fn is_wait(&self) -> bool {
-        match self {
-            Self::Unreachable { error, .. } => error.kind() != io::ErrorKind::PermissionDenied,
-            Self::Loading { .. } => true,
-            _ => false,
-        }
+        matches!(self, Self::Unreachable { .. } | Self::Loading { .. }) && !self.is_forbidden()
+    }
+
+    /// Whether the server's socket may not be opened: for a moment, while the server is started again, or for
+    /// ever, which only waiting tells.
+    #[must_use]
+    pub fn is_forbidden(&self) -> bool {
+        matches!(self, Self::Unreachable { error, .. } if error.kind() == io::ErrorKind::PermissionDenied)
     }
 }
 
 impl fmt::Display for ModelError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unreachable { url, error } if error.kind() == io::ErrorKind::PermissionDenied => write!(
+            Self::Unreachable { url, error } if error.kind() == io::ErrorKind::PermissionDenied => {
+                write!(f, "the model server's address {url} may not be opened by this user: {error}; {ALLOW}")
+            }
+            Self::Forbidden { url, error, seconds } => write!(
                 f,
-                "the model server's address {url} may not be opened by this user: {error}; \
-                 give the daemon's user the socket's group, or use another `model.url`"
+                "the model server's address {url} could not be opened by this user for {seconds} s: {error}; {ALLOW}"
             ),
             Self::Unreachable { url, error }
                 if error.kind() == io::ErrorKind::ConnectionRefused && url.starts_with("unix:") =>
@@ -246,6 +260,9 @@ impl fmt::Display for ModelError {
     }
 }
 
+/// What mends a socket that may not be opened.
+const ALLOW: &str = "give the daemon's user the socket's group, or use another `model.url`";
+
 /// The flag of llama-server that mends a 501 for this path.
 fn flag_for(path: &str) -> &'static str {
     if path.contains("action=") {
@@ -262,7 +279,7 @@ fn flag_for(path: &str) -> &'static str {
 impl std::error::Error for ModelError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Unreachable { error, .. } => Some(error),
+            Self::Unreachable { error, .. } | Self::Forbidden { error, .. } => Some(error),
             _ => None,
         }
     }

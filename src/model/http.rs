@@ -236,6 +236,13 @@ impl Endpoint {
             .map_err(|e| self.garbage(path, format!("the request cannot be made: {e}")))
     }
 
+    /// The process at the other end of the Unix socket; `None` where there is none that this process can see.
+    pub(super) async fn peer(&self) -> Option<u32> {
+        let ModelUrl::Unix(path) = &self.url else { return None };
+        let stream = timeout(CONNECT_TIMEOUT, UnixStream::connect(path)).await.ok()?.ok()?;
+        u32::try_from(stream.peer_cred().ok()?.pid()?).ok().filter(|pid| *pid > 0)
+    }
+
     async fn connect(&self) -> Result<Connection, ModelError> {
         let unreachable = |error| ModelError::Unreachable { url: self.shown.clone(), error };
         let late = |_| unreachable(io::ErrorKind::TimedOut.into());

@@ -27,6 +27,10 @@ pub const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How often someone who waits is told so, when the reason does not change.
 pub const WAIT_NOTICE: Duration = Duration::from_secs(5);
 
+/// How long a socket that may not be opened is waited for: whoever starts the server again makes its socket first,
+/// and gives it to its group then.
+pub const PERMISSION_PATIENCE: Duration = Duration::from_secs(10);
+
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
 /// Whether the text of special tokens means those tokens.
@@ -112,10 +116,21 @@ impl Server {
         let begun = Instant::now();
         let mut told: Option<(String, Instant)> = None;
         let mut pause = FIRST_PAUSE;
+        let mut forbidden: Option<Instant> = None;
         loop {
             let error = match self.ready().await {
                 Ok(()) => return Ok(()),
                 Err(e) => e,
+            };
+            forbidden = error.is_forbidden().then(|| forbidden.unwrap_or_else(Instant::now));
+            let error = match error {
+                ModelError::Unreachable { url, error }
+                    if forbidden.is_some_and(|since| since.elapsed() >= PERMISSION_PATIENCE) =>
+                {
+                    let seconds = PERMISSION_PATIENCE.as_secs();
+                    return Err(ModelError::Forbidden { url, error, seconds });
+                }
+                error => error,
             };
             let Some(reason) = reason_to_wait(&error) else {
                 return Err(error);
@@ -252,6 +267,16 @@ impl Server {
     /// # Errors
     /// The server cannot be asked, has no such slot, or refuses the request.
     pub async fn complete(&self, request: &CompletionRequest<'_>) -> Result<Completion, ModelError> {
+        super::completion::check(self, request).await?;
+        super::completion::begin(self, request).await
+    }
+
+    /// As [`Server::complete`], without asking first whether the slot is there: for who knows what its cache
+    /// holds, and looks at the first event.
+    ///
+    /// # Errors
+    /// As [`Server::complete`].
+    pub async fn go_on(&self, request: &CompletionRequest<'_>) -> Result<Completion, ModelError> {
         super::completion::begin(self, request).await
     }
 
@@ -334,6 +359,22 @@ impl Server {
         Ok(self.post::<_, Restored>(&path, &Body { filename: name }, silence).await?.n_restored)
     }
 
+    /// Has the server empty our slot's cache.
+    ///
+    /// # Errors
+    /// The server cannot be asked, or has no folder for slots ([`ModelError::Unsupported`]).
+    pub async fn erase_slot(&self) -> Result<(), ModelError> {
+        #[derive(Serialize)]
+        struct Body {}
+        let path = format!("/slots/{}?action=erase", self.slot);
+        self.post::<_, serde_json::Value>(&path, &Body {}, self.silence).await.map(drop)
+    }
+
+    /// The server's process, where it is on this machine and can be seen: behind a Unix socket.
+    pub async fn process(&self) -> Option<u32> {
+        self.endpoint.peer().await
+    }
+
     pub(super) async fn post<B: Serialize, A: for<'de> Deserialize<'de>>(
         &self,
         path: &str,
@@ -360,12 +401,14 @@ pub(super) fn template_digest(props: &Props) -> Digest {
 /// Why it is worth waiting, in words that follow the server's name; `None` when it is not.
 fn reason_to_wait(error: &ModelError) -> Option<String> {
     match error {
-        ModelError::Unreachable { error: why, .. } if error.is_wait() => {
+        ModelError::Unreachable { error: why, .. } => {
             // llama-server leaves its socket behind when it ends, and does not start while one is there
-            let hint = if why.kind() == std::io::ErrorKind::ConnectionRefused {
-                "; a socket that an ended server left must be removed before it starts again"
-            } else {
-                ""
+            let hint = match why.kind() {
+                std::io::ErrorKind::ConnectionRefused => {
+                    "; a socket that an ended server left must be removed before it starts again"
+                }
+                std::io::ErrorKind::PermissionDenied => "; this user may not open its socket yet",
+                _ => "",
             };
             Some(format!("does not answer yet ({why}{hint})"))
         }

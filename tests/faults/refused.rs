@@ -1,16 +1,20 @@
 //! A kernel that gives the daemon no io_uring: it says so, and ends in the way that a unit does not restart.
 
+use std::fs;
 use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use boxmaker::proto::EventKind;
 use nix::libc;
 use nix::sys::resource::{Resource, setrlimit};
 
 use crate::support::bench::Bench;
 use crate::support::daemon::Daemon;
 use crate::support::skip;
+use crate::support::talk::{told, why};
 
 /// From here on `io_uring_setup` fails with EPERM in this process, as under `SystemCallFilter=~@aio`.
 fn refuse_io_uring() -> io::Result<()> {
@@ -71,4 +75,37 @@ fn no_memory_may_be_locked() {
     for word in ["io_uring", "LimitMEMLOCK", "os error 12"] {
         assert!(said.contains(word), "no {word} in {said}");
     }
+}
+
+#[test]
+fn a_socket_that_may_not_be_opened_for_a_moment() {
+    if Command::new("setpriv").args(["--bounding-set=-all", "true"]).status().is_ok_and(|s| !s.success()) {
+        return skip("capabilities cannot be dropped here");
+    }
+    let mut bench = Bench::prepare("", |_| String::new());
+    // root's capabilities would open any socket
+    let program = bench.dir().join("loopd-without-capabilities");
+    let loopd = env!("CARGO_BIN_EXE_loopd");
+    let script = format!("#!/bin/sh\nexec setpriv --inh-caps=-all --bounding-set=-all {loopd} \"$@\"\n");
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    bench.daemon = Some(Daemon::start(&program, bench.dir()));
+    let mut talk = bench.talk();
+    let id = talk.create();
+    talk.turn(&id, "Hello");
+    let socket = bench.server.dir().join("llama.sock");
+    let allow = |mode| fs::set_permissions(&socket, fs::Permissions::from_mode(mode)).unwrap();
+    allow(0);
+    talk.send(&id, "More");
+    let waits = |kind: &EventKind| matches!(kind, EventKind::Waiting { why } if why.contains("may not"));
+    talk.until(&id, "it waits, and says why", waits);
+    allow(0o700);
+    assert_eq!(told(&talk.until_end(&id)).last().unwrap(), "turn_end done");
+    // for good, that is an error
+    allow(0);
+    let events = talk.turn(&id, "And more");
+    assert_eq!(told(&events).last().unwrap(), "turn_end failed");
+    assert!(why(&events).contains("could not be opened by this user for 10 s"), "{}", why(&events));
+    allow(0o700);
+    assert_eq!(told(&talk.retry(&id)).last().unwrap(), "turn_end done");
 }

@@ -174,6 +174,12 @@ impl ReplyParser {
         self.state == State::Reasoning
     }
 
+    /// Whether the text that came last may be the beginning of a tag.
+    #[must_use]
+    pub fn is_undecided(&self) -> bool {
+        !self.held.is_empty()
+    }
+
     /// Adds a piece of the reply, and returns what can be shown of it.
     pub fn feed(&mut self, piece: &str) -> Vec<Part> {
         self.held.push_str(piece);
