@@ -9,11 +9,11 @@ mod llama;
 use std::time::{Duration, Instant};
 
 use boxmaker::model::{
-    CAP_MESSAGE, Chunk, Completion, CompletionRequest, Final, Level, ModelError, ReplyParser, Server,
-    Special, Stop, ThinkingCap,
+    CAP_MESSAGE, Chunk, Completion, CompletionRequest, Final, Look, ModelError, ReplyParser, Server, Special,
+    Stop, ThinkingCap,
 };
 use boxmaker::proto::{
-    Framing, ReasoningSettings, ReasoningTags, Sampling, ServerState, TokenId, TokenIds, ToolFamily,
+    Framing, Level, ReasoningSettings, ReasoningTags, Sampling, ServerState, TokenId, TokenIds, ToolFamily,
     ToolResultsBy, ToolsBy,
 };
 use llama::Llama;
@@ -307,7 +307,7 @@ fn a_good_server_passes_the_check() {
     let Some(llama) = Llama::start(&["--slot-save-path", "SLOTS"]) else { return };
     run(async || {
         let server = llama.ready().await;
-        let findings = server.check().await;
+        let (findings, _) = server.check(Look::Try).await;
         assert!(findings.iter().all(|f| f.level == Level::Ok), "{findings:#?}");
         assert!(findings.iter().any(|f| f.what.contains("found all")), "{findings:#?}");
         let files = std::fs::read_dir(llama.dir().join("slots")).unwrap().count();
@@ -325,7 +325,7 @@ fn a_server_with_wrong_flags_is_told_so() {
         assert!(matches!(e, ModelError::Unauthorized { key_sent: false, .. }), "{e:?}");
         let server = Server::new(llama.url(), Some("k3y".to_owned()), 3, Duration::from_secs(60));
         server.wait_ready(|_| {}).await.unwrap();
-        let findings = server.check().await;
+        let (findings, _) = server.check(Look::Try).await;
         for flag in ["-np 1", "--slots", "--slot-save-path DIR", "-c 2048"] {
             assert!(
                 findings.iter().any(|f| f.level == Level::Warn && f.remedy.contains(flag)),
@@ -333,7 +333,8 @@ fn a_server_with_wrong_flags_is_told_so() {
             );
         }
         let beyond = Server::new(llama.url(), Some("k3y".to_owned()), 4, Duration::from_secs(60));
-        assert!(beyond.check().await.iter().any(|f| f.level == Level::Bad && f.remedy == "-np 5"));
+        let (findings, _) = beyond.check(Look::Try).await;
+        assert!(findings.iter().any(|f| f.level == Level::Bad && f.remedy == "-np 5"));
         let e = beyond.wait_ready(|_| {}).await.unwrap_err();
         assert!(matches!(e, ModelError::WrongSlot { slot: 4, total: 4, .. }), "{e:?}");
     });

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use boxmaker::config::ModelUrl;
 use boxmaker::model::{
-    Chunk, Completion, CompletionRequest, Final, Level, ModelError, Server, Special, Stop, ThinkingCap,
+    Chunk, Completion, CompletionRequest, Final, Look, ModelError, Server, Special, Stop, ThinkingCap,
 };
 use boxmaker::proto::{
-    ReasoningSettings, ReasoningTags, Sampling, ServerState, TokenId, TokenIds, ToolFamily, ToolResultsBy,
-    ToolsBy,
+    Level, ReasoningSettings, ReasoningTags, Sampling, ServerState, TokenId, TokenIds, ToolFamily,
+    ToolResultsBy, ToolsBy,
 };
 use scripted_server::{EOG, Health, Script, ScriptedServer, text_of, tokens_of};
 
@@ -583,12 +583,12 @@ fn the_check_names_what_breaks_the_promise() {
     run(async || {
         let server = ScriptedServer::start();
         server.set(|b| b.slot_dir = Some(server.dir().to_owned()));
-        let findings = client(&server).check().await;
+        let (findings, _) = client(&server).check(Look::Try).await;
         assert!(findings.iter().all(|f| f.level == Level::Ok), "{findings:#?}");
         assert!(findings.iter().any(|f| f.what.contains("found all")), "{findings:#?}");
 
         let held = server.cache();
-        let findings = client(&server).check().await;
+        let (findings, _) = client(&server).check(Look::Try).await;
         assert_eq!(server.cache(), held, "a conversation's cache is left alone");
         assert!(findings.iter().any(|f| f.what.contains("not tried out")), "{findings:#?}");
 
@@ -601,7 +601,7 @@ fn the_check_names_what_breaks_the_promise() {
             b.is_sleeping = true;
             b.n_ctx = 512;
         });
-        let findings = client(&server).check().await;
+        let (findings, _) = client(&server).check(Look::Try).await;
         let remedy = |level, words: &str| {
             assert!(
                 findings.iter().any(|f| f.level == level && f.remedy.contains(words)),
@@ -615,11 +615,11 @@ fn the_check_names_what_breaks_the_promise() {
         remedy(Level::Warn, "-c 2048");
 
         server.set(|b| b.slots = false);
-        let findings = Server::new(server.url(), None, 9, SILENCE).check().await;
+        let findings = Server::new(server.url(), None, 9, SILENCE).check(Look::Try).await.0;
         assert!(findings.iter().any(|f| f.level == Level::Warn && f.remedy == "--slots"), "{findings:#?}");
         assert!(findings.iter().any(|f| f.level == Level::Bad && f.remedy == "-np 10"), "{findings:#?}");
         server.set(|b| b.health = Health::Loading);
-        let findings = client(&server).check().await;
+        let (findings, _) = client(&server).check(Look::Try).await;
         assert_eq!((findings.len(), findings[0].level), (1, Level::Bad));
     });
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::lock::Holder;
 
@@ -11,6 +11,13 @@ use super::lock::Holder;
 pub enum ChannelError {
     /// Another daemon holds the home.
     HomeHeld {
+        /// The lock file.
+        lock: PathBuf,
+        /// Who holds it, when the file tells.
+        holder: Option<Holder>,
+    },
+    /// Another daemon holds the folder of saved slots.
+    SlotsHeld {
         /// The lock file.
         lock: PathBuf,
         /// Who holds it, when the file tells.
@@ -61,15 +68,12 @@ impl fmt::Display for ChannelError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::HomeHeld { lock, holder } => {
-                let home = lock.parent().unwrap_or(lock);
-                write!(f, "{}: another loopd has this home", home.display())?;
-                match holder {
-                    Some(holder) => {
-                        write!(f, " (pid {}, since {}); stop it first", holder.pid, holder.started)
-                    }
-                    None => write!(f, "; `fuser {}` tells which process", lock.display()),
-                }?;
+                held(f, "home", lock, holder.as_ref())?;
                 f.write_str(", or give this one another home with --home")
+            }
+            Self::SlotsHeld { lock, holder } => {
+                held(f, "folder of saved slots", lock, holder.as_ref())?;
+                f.write_str(", or give this one a slot_dir of its own, with a model server of its own")
             }
             Self::Lock { path, step, source } => write!(f, "{}: cannot {step}: {source}", path.display()),
             Self::PathTooLong { path, bytes } => write!(
@@ -104,6 +108,15 @@ impl fmt::Display for ChannelError {
                 "socket activation: {why}; the socket unit must have exactly one ListenStream= with a file path"
             ),
         }
+    }
+}
+
+fn held(f: &mut fmt::Formatter<'_>, what: &str, lock: &Path, holder: Option<&Holder>) -> fmt::Result {
+    let folder = lock.parent().unwrap_or(lock);
+    write!(f, "{}: another loopd has this {what}", folder.display())?;
+    match holder {
+        Some(holder) => write!(f, " (pid {}, since {}); stop it first", holder.pid, holder.started),
+        None => write!(f, "; `fuser {}` tells which process", lock.display()),
     }
 }
 

@@ -1,7 +1,7 @@
 //! One daemon a home.
 
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{Read, Seek, Write};
+use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -84,15 +84,7 @@ impl HomeLock {
             .mode(0o700)
             .create(home)
             .map_err(failed(home, "make the home directory"))?;
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags((OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW).bits())
-            .open(&path)
-            .map_err(failed(&path, "open the lock file"))?;
+        let file = open(&path).map_err(failed(&path, "open the lock file"))?;
         let mut file = match try_lock(file) {
             Ok(file) => file,
             Err((mut file, Errno::EWOULDBLOCK)) => {
@@ -110,10 +102,7 @@ impl HomeLock {
                 None
             }
         };
-        let text = format!("{}\n{}\n", std::process::id(), Timestamp::now());
-        file.set_len(0)
-            .and_then(|()| file.write_all(text.as_bytes()))
-            .map_err(failed(&path, "write the lock file"))?;
+        sign(&mut file).map_err(failed(&path, "write the lock file"))?;
         Ok(Self { _file: file, _home: directory, path })
     }
 
@@ -122,6 +111,53 @@ impl HomeLock {
     pub fn path(&self) -> &Path {
         &self.path
     }
+}
+
+/// A folder of saved slots that is this process's alone, as a home is: `flock` on `<folder>/loopd.lock`.
+#[derive(Debug)]
+pub struct SlotsLock {
+    _file: Flock<File>,
+}
+
+impl SlotsLock {
+    /// Takes the folder, which must be there.
+    ///
+    /// # Errors
+    /// [`ChannelError::SlotsHeld`] naming the process that has it; [`ChannelError::Lock`] when the file
+    /// cannot be made or locked.
+    pub fn take(folder: &Path) -> Result<Self, ChannelError> {
+        let path = folder.join(LOCK_FILE);
+        let failed = |step| {
+            let path = path.clone();
+            move |source| ChannelError::Lock { path, step, source }
+        };
+        let file = open(&path).map_err(failed("open the lock file"))?;
+        let mut file = match try_lock(file) {
+            Ok(file) => file,
+            Err((mut file, Errno::EWOULDBLOCK)) => {
+                return Err(ChannelError::SlotsHeld { holder: Holder::of(&mut file), lock: path });
+            }
+            Err((_, errno)) => return Err(failed("lock the lock file")(errno.into())),
+        };
+        sign(&mut file).map_err(failed("write the lock file"))?;
+        Ok(Self { _file: file })
+    }
+}
+
+/// Opens a lock file, which is made when it is not there.
+fn open(path: &Path) -> io::Result<File> {
+    let flags = OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags.bits());
+    options.open(path)
+}
+
+/// Writes who holds a lock.
+fn sign(file: &mut File) -> io::Result<()> {
+    let text = format!("{}\n{}\n", std::process::id(), Timestamp::now());
+    file.set_len(0)?;
+    file.rewind()?;
+    file.write_all(text.as_bytes())
 }
 
 /// Locks a file, with some patience: a daemon that was killed while it started a tool leaves the lock to that

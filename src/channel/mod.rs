@@ -32,5 +32,5 @@ pub use error::{ChannelError, MAX_PATH_BYTES};
 pub use hub::Hub;
 pub use limits::ChannelLimits;
 pub use listener::{Listener, SOCKET_MODE};
-pub use lock::{Holder, HomeLock, LOCK_FILE};
+pub use lock::{Holder, HomeLock, LOCK_FILE, SlotsLock};
 pub use server::{Peer, Service, serve};

@@ -69,6 +69,11 @@ pub enum Command {
     Export(Export),
     /// Show how the daemon, the slot and the model server are
     Status(Json),
+    /// Print every reason why a conversation might not survive here, or be evaluated twice, with its remedy
+    ///
+    /// The daemon looks at itself, its disk and the model server; if no turn runs and the slot is empty, it tries the
+    /// slot out. Exit status 0 if there is no such reason, else 1.
+    Doctor(Json),
     /// Print completions for a shell
     Completions {
         /// Which shell

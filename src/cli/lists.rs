@@ -4,15 +4,15 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::error::CliError;
+use super::error::{CliError, status};
 use super::follow::json_line;
 use super::link::{Link, unexpected};
 use super::pen;
 use super::table::{Column, layout};
 use super::{plot, text};
 use crate::proto::{
-    Reply, Request, ServerState, SessionId, SessionInfo, SessionState, Status, Timestamp, TurnOutcome,
-    TurnUsage,
+    Finding, Level, Reply, Request, ServerState, SessionId, SessionInfo, SessionState, Status, Timestamp,
+    TurnOutcome, TurnUsage,
 };
 
 /// `bxctl sessions`.
@@ -226,6 +226,49 @@ pub async fn status(link: &mut Link, json: bool) -> Result<(), CliError> {
         reply => return Err(unexpected(&reply)),
     };
     if json { json_line(&status) } else { print(&status_lines(&status, pen::columns())) }
+}
+
+/// `bxctl doctor`; its exit status.
+///
+/// # Errors
+/// [`Link::ask`]'s, or when the output cannot be written.
+pub async fn doctor(link: &mut Link, json: bool) -> Result<u8, CliError> {
+    let findings = match link.ask(Request::Doctor {}).await? {
+        Reply::Findings { findings } => findings,
+        reply => return Err(unexpected(&reply)),
+    };
+    let reasons: Vec<&Finding> = findings.iter().filter(|f| f.level != Level::Ok).collect();
+    if json {
+        json_line(&findings)?;
+    } else if reasons.is_empty() {
+        print(&[format!(
+            "no reason found why the promise would not hold here ({} looked at)",
+            findings.len()
+        )])?;
+    } else {
+        print(
+            &reasons.iter().flat_map(|finding| finding_lines(finding, pen::columns())).collect::<Vec<_>>(),
+        )?;
+    }
+    Ok(if reasons.is_empty() { status::OK } else { status::FAILED })
+}
+
+fn finding_lines(finding: &Finding, width: Option<usize>) -> Vec<String> {
+    let mark = if finding.level == Level::Bad { "breaks it" } else { "might" };
+    let mut rows = vec![(mark, &finding.what)];
+    rows.extend((!finding.remedy.is_empty()).then_some(("  remedy", &finding.remedy)));
+    let mut lines = Vec::new();
+    for (name, value) in rows {
+        let value = text::line(value);
+        let pieces = match width {
+            Some(width) => text::wrap(&value, width.saturating_sub(11).max(10)),
+            None => vec![value],
+        };
+        for (i, piece) in pieces.iter().enumerate() {
+            lines.push(format!("{:9}  {piece}", if i == 0 { name } else { "" }));
+        }
+    }
+    lines
 }
 
 fn status_lines(s: &Status, width: Option<usize>) -> Vec<String> {

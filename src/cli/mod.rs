@@ -128,6 +128,7 @@ async fn dispatch(link: &mut Link, command: Command) -> Result<u8, CliError> {
         Command::Send(options) => return send::send(link, options).await,
         Command::Rebase(options) => return rebase::rebase(link, options).await,
         Command::Retry(options) => return send::retry(link, options).await,
+        Command::Doctor(options) => return lists::doctor(link, options.json).await,
         Command::Sessions(options) => lists::sessions(link, options.json).await?,
         Command::Usage(options) => lists::usage(link, options.session.as_deref(), options.json).await?,
         Command::Status(options) => lists::status(link, options.json).await?,

@@ -12,7 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 
 use crate::agent::{Agent, Conversation, Events, StopReason};
-use crate::channel::{self, ChannelLimits, HomeLock, Hub, Listener};
+use crate::channel::{self, ChannelError, ChannelLimits, HomeLock, Hub, Listener, SlotsLock};
 use crate::config::{self, Config, Environment, KvAtShutdown, Limits};
 use crate::model::Server;
 use crate::proto::{EventKind, SessionId, TurnId};
@@ -81,6 +81,7 @@ async fn run(config: Config, common: &Common) -> Result<(), Box<dyn std::error::
     make_home(&config.daemon.home)?;
     let lock = HomeLock::take(&config.daemon.home)?;
     pin::check(&config.daemon, &lock)?;
+    let slots = lock_slots(&config)?;
     let catalog = catalog(&config);
     catalog.sweep().await?;
     let listener = match Listener::from_systemd()? {
@@ -114,9 +115,23 @@ async fn run(config: Config, common: &Common) -> Result<(), Box<dyn std::error::
     watchdog.abort();
     stalls.abort();
     saving.abort();
-    drop(lock);
+    drop((lock, slots));
     log::info!(EVENT = "ended"; "loopd has ended in order");
     Ok(())
+}
+
+/// Takes the folder of saved slots, if it is configured and there. One that is missing is no reason not to
+/// serve: it costs time, and `loopd check` tells.
+fn lock_slots(config: &Config) -> Result<Option<SlotsLock>, ChannelError> {
+    let Some(folder) = &config.model.slot_dir else { return Ok(None) };
+    match SlotsLock::take(folder) {
+        Ok(lock) => Ok(Some(lock)),
+        Err(e @ ChannelError::SlotsHeld { .. }) => Err(e),
+        Err(e) => {
+            log::warn!(EVENT = "slot_unreadable"; "[model] slot_dir: {e}; nothing can be saved there");
+            Ok(None)
+        }
+    }
 }
 
 /// Makes the home if it is not there, for its owner alone.

@@ -133,6 +133,7 @@ impl Daemon {
                 Ok(Reply::Usage { turns })
             }
             Request::Status {} => Ok(Reply::Status { status: Box::new(self.status().await) }),
+            Request::Doctor {} => Ok(Reply::Findings { findings: self.doctor().await }),
             Request::Metrics {} => Ok(Reply::Metrics { text: self.metrics() }),
             Request::Shutdown {} => {
                 log::info!("client {} ({}, uid {}) asked loopd to end", peer.client, peer.name, peer.uid);

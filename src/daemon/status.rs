@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use crate::proto::{ServerState, Status};
+use crate::model::Look;
+use crate::proto::{Finding, ServerState, Status};
 use crate::store;
 
+use super::check;
 use super::service::Daemon;
 
 /// Name and version, as clients and the journal see them.
@@ -51,6 +53,23 @@ impl Daemon {
             lost_n: counters.lost.get(),
             last_loss: counters.last_loss.borrow().clone(),
         }
+    }
+
+    /// Every reason why the promise might not hold here, and what is well.
+    pub(super) async fn doctor(&self) -> Vec<Finding> {
+        let config = self.config.borrow().clone();
+        // no turn begins while the slot is tried out
+        let idle = self.agent.idle_slot();
+        let look = if idle.is_some() { Look::Try } else { Look::Ask };
+        let mut findings = check::while_serving(config, &self.server, look).await;
+        drop(idle);
+        let counters = self.agent.counters();
+        let lost = counters.lost.get();
+        if let Some(last) = counters.last_loss.borrow().as_ref() {
+            let what = format!("{lost} tokens were evaluated again since loopd started; last: {last}");
+            findings.push(Finding::warn(what, "see docs/model-server.md, and journalctl EVENT=cache_lost"));
+        }
+        findings
     }
 
     pub(super) fn metrics(&self) -> String {

@@ -19,7 +19,7 @@ mod reply;
 mod server;
 mod sse;
 
-pub use check::{Finding, Level};
+pub use check::{Look, Probed};
 pub use completion::{Chunk, Completion, CompletionRequest, Final, Stop, ThinkingCap};
 pub use error::ModelError;
 pub use http::{CONNECT_TIMEOUT, MAX_ANSWER_BYTES};

@@ -30,6 +30,8 @@ pub struct Props {
     pub is_sleeping: bool,
     /// Whether `/slots` is there; absent when the server does not tell.
     pub endpoint_slots: Option<bool>,
+    /// Whether `/metrics` is there; absent when the server does not tell.
+    pub endpoint_metrics: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -56,6 +58,8 @@ struct RawProps {
     is_sleeping: Option<bool>,
     #[serde(default)]
     endpoint_slots: Option<bool>,
+    #[serde(default)]
+    endpoint_metrics: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -86,6 +90,7 @@ impl Props {
             build_info: raw.build_info.unwrap_or_default(),
             is_sleeping: raw.is_sleeping.unwrap_or(false),
             endpoint_slots: raw.endpoint_slots,
+            endpoint_metrics: raw.endpoint_metrics,
         })
     }
 

@@ -8,6 +8,7 @@
 mod baseline;
 mod carried;
 mod channel;
+mod finding;
 mod ids;
 mod line;
 mod record;
@@ -25,6 +26,7 @@ pub use channel::{
     ApprovalWanted, Certainty, ErrorBody, ErrorCode, Event, EventKind, Incoming, Outgoing, PROTOCOL_VERSION,
     Phase, Position, Reply, Request, RequestFrame, ServerState, SessionInfo, SessionState, Snapshot, Status,
 };
+pub use finding::{Finding, Level};
 pub use ids::{CallId, Digest, Epoch, IdError, SessionId, Timestamp, TurnId};
 pub use line::{Line, LineError, Place, encode_line};
 pub use record::{

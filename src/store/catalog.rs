@@ -16,7 +16,9 @@ use super::session::Session;
 use super::storage::{Kind, Storage};
 use super::uring::Uring;
 use super::walk::{Step, walk};
-use crate::proto::{LogRecord, Named, SessionId, SessionInfo, Timestamp, TurnUsage, UsageTable};
+use crate::proto::{
+    BaselineContent, LogRecord, Named, SessionId, SessionInfo, Timestamp, TurnUsage, UsageTable,
+};
 
 /// The sessions under one home.
 #[derive(Debug, Clone)]
@@ -130,6 +132,15 @@ impl<S: Storage> Catalog<S> {
     /// [`SessionError::NotFound`] only.
     pub async fn inspect(&self, id: &SessionId) -> Result<Inspected> {
         inspect(&self.storage, &self.dir(id), id).await
+    }
+
+    /// The baseline of a session's newest epoch, without a lock.
+    ///
+    /// # Errors
+    /// Damage, and the disk's.
+    pub async fn baseline(&self, id: &SessionId) -> Result<BaselineContent> {
+        let walked = walk(&self.storage, &self.dir(id), id, &mut |_| ControlFlow::Continue(())).await;
+        walked.map(|walked| walked.baseline.content().clone()).map_err(|broken| broken.error)
     }
 
     /// The session that a whole id, an exact name, or the beginning of an id means, in this order.

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{SessionInfo, Status};
-use crate::proto::{LogRecord, SessionId, TurnId, TurnUsage};
+use crate::proto::{Finding, LogRecord, SessionId, TurnId, TurnUsage};
 
 /// Answers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -62,6 +62,11 @@ pub enum Reply {
     Status {
         /// The state.
         status: Box<Status>,
+    },
+    /// What was looked at, and what is wrong with it.
+    Findings {
+        /// In the order in which it was looked at.
+        findings: Vec<Finding>,
     },
     /// Counters.
     Metrics {

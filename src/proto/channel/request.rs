@@ -171,6 +171,8 @@ pub enum Request {
     },
     /// The daemon's state. Answer: [`Reply::Status`](super::Reply::Status).
     Status {},
+    /// Every reason why the promise might not hold here. Answer: [`Reply::Findings`](super::Reply::Findings).
+    Doctor {},
     /// Counters in Prometheus' text format. Answer: [`Reply::Metrics`](super::Reply::Metrics).
     Metrics {},
     /// Ends the daemon in order. Answer: [`Reply::Done`](super::Reply::Done), before it ends.
@@ -181,7 +183,7 @@ impl Request {
     /// The names of all requests.
     pub const NAMES: &[&str] = &[
         "hello", "create", "open", "list", "resolve", "latest", "send", "retry", "rebase", "cancel",
-        "attach", "detach", "approve", "rename", "delete", "export", "usage", "status", "metrics",
+        "attach", "detach", "approve", "rename", "delete", "export", "usage", "status", "doctor", "metrics",
         "shutdown",
     ];
 }
