@@ -1,6 +1,6 @@
 # The two commands of the README; the work is done by the scripts in tests/tools.
 
-.PHONY: help demo test test-arm64 bench power-cut endurance
+.PHONY: help demo test test-arm64 bench bench-cache power-cut endurance
 
 help:
 	@echo 'make demo   talk to a small model through boxmaker: fetches a llama-server and the model first'
@@ -8,6 +8,7 @@ help:
 	@echo 'make power-cut N=1000  cut the power N times in the middle of turns, and check ten times as many disk states'
 	@echo 'make endurance  the long runs: a million histories, kills, bad input and load, for about an hour'
 	@echo 'make bench  measure a durable append against the plain system calls'
+	@echo 'make bench-cache  count the tokens that a conversation makes the model evaluate, against the least possible'
 
 demo:
 	@tests/tools/demo
@@ -18,6 +19,12 @@ test:
 bench:
 	@tests/bench/on-journaled-ext4 cargo bench --quiet --bench append
 	@cargo bench --quiet --bench append
+
+# tokens are counted, not seconds: a quick build will do
+bench-cache:
+	@eval "$$(tests/tools/get-model-server | sed 's/^/export /')" && \
+		eval "$$(tests/tools/get-test-parts | sed 's/^/export /')" && \
+		cargo bench --quiet --profile dev --bench cache
 
 N = 1000
 power-cut:

@@ -134,16 +134,7 @@ impl Bench {
 
     /// The records of one epoch.
     pub fn epoch_records(&self, session: &SessionId, epoch: u32) -> Vec<LogRecord> {
-        let path = self.home.join("sessions").join(session.as_str()).join(format!("{epoch}.jsonl"));
-        let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        let read = |line: &str| {
-            let mut value: Value = serde_json::from_str(line).expect("each line is JSON");
-            let map = value.as_object_mut().expect("each line is an object");
-            // what belongs to the line, not to the record
-            map.retain(|key, _| !["prev", "back", "more", "crc"].contains(&key.as_str()));
-            serde_json::from_value(value).unwrap_or_else(|e| panic!("{e}: {line}"))
-        };
-        text.lines().map(read).collect()
+        records_in(&self.home, session.as_str(), epoch)
     }
 
     /// The session's log in short words, one a record.
@@ -464,6 +455,20 @@ pub fn begun(limits: &str) -> (Bench, Talk, SessionId) {
     let mut talk = bench.talk();
     let id = talk.create();
     (bench, talk, id)
+}
+
+/// The records of a session's epoch, as they are on the disk.
+pub fn records_in(home: &Path, session: &str, epoch: u32) -> Vec<LogRecord> {
+    let path = home.join("sessions").join(session).join(format!("{epoch}.jsonl"));
+    let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let read = |line: &str| {
+        let mut value: Value = serde_json::from_str(line).expect("each line is JSON");
+        let map = value.as_object_mut().expect("each line is an object");
+        // what belongs to the line, not to the record
+        map.retain(|key, _| !["prev", "back", "more", "crc"].contains(&key.as_str()));
+        serde_json::from_value(value).unwrap_or_else(|e| panic!("{e}: {line}"))
+    };
+    text.lines().map(read).collect()
 }
 
 /// The first message "Hello", and the question to the assistant, as they follow the head.
