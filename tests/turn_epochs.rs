@@ -271,6 +271,7 @@ fn another_model_takes_over_what_was_said_as_text() {
     bench.server.push(Script::say("Hello Ada."));
     talk.turn(&id, "I am Ada");
     bench.server.set(|b| b.model_path = "/models/other.gguf".to_owned());
+    bench.server.lose_cache();
     let events = talk.turn(&id, "Who am I?");
     assert!(why(&events).contains("bxctl rebase"), "{}", why(&events));
     let Ok(Reply::Session { differs, .. }) = talk.ask(Request::Open { session: id.clone() }) else {

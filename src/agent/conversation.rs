@@ -11,12 +11,15 @@ use crate::store::Session;
 use super::approval::Question;
 use super::cancel::{Cancel, StopReason};
 use super::error::AgentError;
+use super::summary::KeptFree;
 
 /// An open session, with room for one turn at a time.
 pub struct Conversation {
     id: SessionId,
     pub(super) session: Mutex<Session>,
     running: RefCell<Option<Rc<Running>>>,
+    /// What its prompts keep free for a summary, once that is known.
+    pub(super) question: RefCell<Option<KeptFree>>,
 }
 
 /// A turn that runs or waits.
@@ -39,7 +42,12 @@ impl Conversation {
     /// Wraps an open session.
     #[must_use]
     pub fn new(session: Session) -> Self {
-        Self { id: session.id().clone(), session: Mutex::new(session), running: RefCell::new(None) }
+        Self {
+            id: session.id().clone(),
+            session: Mutex::new(session),
+            running: RefCell::new(None),
+            question: RefCell::new(None),
+        }
     }
 
     /// The session's id.

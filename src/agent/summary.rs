@@ -5,7 +5,9 @@ use std::rc::Rc;
 
 use crate::config::{Limit, Limits};
 use crate::model::{Final, ModelError, Server, Special, Stop};
-use crate::proto::{BaselineContent, EventKind, Framing, LogRecord, Summary, SummaryCost, cached_after};
+use crate::proto::{
+    BaselineContent, Epoch, EventKind, Framing, LogRecord, Summary, SummaryCost, cached_after,
+};
 
 use super::AgentError;
 use super::cancel::Cancel;
@@ -41,6 +43,15 @@ pub(super) fn opening(summary: &str) -> String {
 
 /// Stands where the model wrote none; all that was said is in the log, and found by `read_session`.
 const NONE: &str = "(no summary)";
+
+/// What is kept free for a summary, and in which circumstances.
+#[derive(Debug, Clone)]
+pub(super) struct KeptFree {
+    epoch: Epoch,
+    n_ctx: u64,
+    limits: Rc<Limits>,
+    room: u64,
+}
 
 /// How much may be generated for a summary of `most` tokens: a model that thinks may think as much.
 fn written(framing: &Framing, limits: &Limits, most: u64) -> u64 {
@@ -84,17 +95,19 @@ pub(super) async fn new_room(
 }
 
 impl Turn {
-    /// As [`question_room`], for this turn's prompts.
+    /// As [`question_room`], for this turn's prompts; the server counts once, not before each first token.
     pub(super) async fn summary_room(&self, n_ctx: u64) -> Result<u64, ModelError> {
-        match self.question.get() {
-            Some((epoch, for_n_ctx, room)) if (epoch, for_n_ctx) == (self.epoch, n_ctx) => Ok(room),
-            _ => {
-                let framing = &self.baseline.framing;
-                let room = question_room(&self.agent.server, framing, &self.limits, n_ctx).await?;
-                self.question.set(Some((self.epoch, n_ctx, room)));
-                Ok(room)
-            }
+        let known = self.conversation.question.borrow().clone();
+        if let Some(known) = known
+            .filter(|known| (known.epoch, known.n_ctx) == (self.epoch, n_ctx) && known.limits == self.limits)
+        {
+            return Ok(known.room);
         }
+        let framing = &self.baseline.framing;
+        let room = question_room(&self.agent.server, framing, &self.limits, n_ctx).await?;
+        let limits = Rc::clone(&self.limits);
+        self.conversation.question.replace(Some(KeptFree { epoch: self.epoch, n_ctx, limits, room }));
+        Ok(room)
     }
 
     /// Asks for a summary of what is not `kept`.

@@ -61,8 +61,6 @@ pub(super) struct Turn {
     pub(super) by_hand: bool,
     /// While a summary is written: how many tokens of it there are, and the most. What is written is no answer.
     pub(super) summing: Cell<Option<(u64, u64)>>,
-    /// In an epoch and a context of so many tokens, so many are kept free for a summary.
-    pub(super) question: Cell<Option<(Epoch, u64, u64)>>,
 }
 
 pub(super) fn millis(took: Duration) -> u64 {
@@ -108,7 +106,6 @@ impl Turn {
             cramped: false,
             by_hand: false,
             summing: Cell::new(None),
-            question: Cell::new(None),
         }
     }
 

@@ -106,6 +106,6 @@ async fn sessions(config: &Config, server: &Server) -> Option<Finding> {
     let made_for = catalog.baseline(&newest).await.ok()?.model;
     let served = server.identity().await.ok()?;
     let why = agent::other_model(&made_for, &served)?;
-    let remedy = "serve its model again, or begin a new session: bxctl chat --new";
+    let remedy = "serve its model again; or take it over to this one: bxctl rebase";
     Some(Finding::warn(format!("the newest session, {newest}, cannot go on: {why}"), remedy))
 }
