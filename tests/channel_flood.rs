@@ -214,3 +214,28 @@ fn no_bytes_end_the_server() {
     let _ = std::panic::take_hook();
     result.unwrap();
 }
+
+#[test]
+fn clients_that_say_no_hello_lose_their_places() {
+    run(async {
+        let hello = Duration::from_millis(300);
+        let daemon = Daemon::start(ChannelLimits { clients: 2, hello, ..ChannelLimits::default() });
+        // one that says nothing, and one that talks without a hello and reads nothing
+        let (mut silent, mut rude) = (daemon.raw().await, daemon.raw().await);
+        rude.say("not a hello").await;
+        let mut third = daemon.raw().await;
+        assert_eq!(third.hear().await.expect("an answer")["error"]["code"], "limit");
+        let told = silent.hear().await.expect("it is told why it is closed");
+        assert_eq!((&told["id"], &told["error"]["code"]), (&serde_json::Value::Null, &"hello_first".into()));
+        assert!(told["error"]["message"].as_str().unwrap().contains("limits.hello_seconds"), "{told}");
+        assert_eq!(silent.hear().await, None, "closed");
+        assert_eq!(rude.hear().await.expect("an answer")["error"]["code"], "bad_request");
+        assert_eq!(rude.hear().await.expect("an answer")["error"]["code"], "hello_first");
+        assert_eq!(rude.hear().await, None, "closed");
+        // their places are free, and one that said hello may be silent for as long as it likes
+        let (mut first, mut second) = (daemon.greeted().await, daemon.greeted().await);
+        tokio::time::sleep(hello * 3).await;
+        first.check_alive().await;
+        second.check_alive().await;
+    });
+}

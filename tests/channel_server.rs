@@ -100,7 +100,20 @@ fn bad_input_gets_an_error_that_says_what_and_where() {
             "bad_request",
             "not JSON",
         ),
-        (deep.as_bytes(), None, "bad_request", "recursion limit exceeded at line 1 column"),
+        (deep.as_bytes(), None, "bad_request", "nested deeper than 64 levels at line 1 column"),
+        (
+            b"{\"id\":3,\"request\":\"list\",\"request\":\"shutdown\"}",
+            None,
+            "bad_request",
+            "JSON that is not taken: the key \"request\" stands twice",
+        ),
+        (b"{\"id\":3,\"id\":4,\"request\":\"list\"}", None, "bad_request", "the key \"id\" stands twice"),
+        (
+            b"{\"id\":3,\"request\":\"attach\",\"session\":\"a\",\"after\":{\"run\":\"r\",\"seq\":1,\"\\u0073eq\":2}}",
+            None,
+            "bad_request",
+            "the key \"seq\" stands twice",
+        ),
         (long_name.as_bytes(), Some(3), "unknown_request", "unknown request"),
     ];
     run(async {

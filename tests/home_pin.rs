@@ -100,3 +100,35 @@ fn a_home_that_is_served_or_absent_is_not_adopted() {
     assert!(words(&held).contains(&serving.id().to_string()), "it names the holder: {}", words(&held));
     end(serving);
 }
+
+/// A home whose `name` is something else than a regular file is refused in words, at once.
+fn refused_with(name: &str, put: impl Fn(&Path)) -> (Option<i32>, String) {
+    let dir = tempfile::tempdir().unwrap();
+    serve_once(dir.path(), "0");
+    let file = dir.path().join("home").join(name);
+    fs::remove_file(&file).unwrap();
+    put(&file);
+    let mut child = loopd(dir.path(), "serve", "0").spawn().unwrap();
+    let begin = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        assert!(begin.elapsed() < Duration::from_secs(20), "loopd waits, or serves: {}", words(&end(child)));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let output = child.wait_with_output().unwrap();
+    (output.status.code(), words(&output))
+}
+
+#[test]
+fn something_else_in_the_place_of_the_homes_own_files_is_refused_in_words() {
+    let pipe = |path: &Path| nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let link = |path: &Path| std::os::unix::fs::symlink("/dev/zero", path).unwrap();
+    let directory = |path: &Path| fs::create_dir(path).unwrap();
+    for (name, status) in [("loopd.lock", 1), ("home.toml", 78)] {
+        for (kind, put) in [("pipe", &pipe as &dyn Fn(&Path)), ("symlink", &link), ("directory", &directory)]
+        {
+            let (code, told) = refused_with(name, put);
+            assert_eq!(code, Some(status), "{kind}: {told}");
+            assert!(told.contains(name) && told.contains("no regular file"), "{kind}: {told}");
+        }
+    }
+}

@@ -6,18 +6,27 @@ use crate::proto::{
 };
 
 /// The records that close an open turn, in order; none when no turn is open. Calls without a result get
-/// one that says that nothing is known: a tool is never run a second time by itself.
+/// one that says that nothing is known: a tool is never run a second time by itself. `why` is why the turn has
+/// no end, when that is known.
 #[must_use]
-pub fn closing_records(sequence: &Sequence, records: &[LogRecord], now: Timestamp) -> Vec<LogRecord> {
+pub fn closing_records(
+    sequence: &Sequence,
+    records: &[LogRecord],
+    now: Timestamp,
+    why: Option<String>,
+) -> Vec<LogRecord> {
     let Some(turn) = sequence.open_turn() else {
         return Vec::new();
     };
-    let mut closing = answers(sequence, turn, now, "the daemon stopped while this tool ran");
+    let during = why.as_deref().unwrap_or("the daemon stopped while this tool ran");
+    let mut closing = answers(sequence, turn, now, during);
     let (outcome, detail) = if answered(records) {
         (TurnOutcome::Done, None)
     } else {
-        let why = "interrupted: the daemon stopped, or the disk refused, in the middle of the turn";
-        (TurnOutcome::Failed, Some(why.to_owned()))
+        let why = why.unwrap_or_else(|| {
+            "the daemon stopped, or the disk refused, in the middle of the turn".to_owned()
+        });
+        (TurnOutcome::Failed, Some(format!("interrupted: {why}")))
     };
     closing.push(LogRecord::TurnEnd(TurnEnd { time: now, turn, outcome, detail, millis: None }));
     closing

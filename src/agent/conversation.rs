@@ -20,6 +20,8 @@ pub struct Conversation {
     running: RefCell<Option<Rc<Running>>>,
     /// What its prompts keep free for a summary, once that is known.
     pub(super) question: RefCell<Option<KeptFree>>,
+    /// Why the newest turn has no end in the log, when this daemon knows.
+    unended: RefCell<Option<(TurnId, String)>>,
 }
 
 /// A turn that runs or waits.
@@ -47,6 +49,7 @@ impl Conversation {
             session: Mutex::new(session),
             running: RefCell::new(None),
             question: RefCell::new(None),
+            unended: RefCell::default(),
         }
     }
 
@@ -64,6 +67,22 @@ impl Conversation {
 
     pub(super) fn running_turn(&self) -> Option<Rc<Running>> {
         self.running.borrow().clone()
+    }
+
+    /// Why a turn has no end in the log: the error that ended it, when its end could not be saved.
+    #[must_use]
+    pub fn unended(&self) -> Option<(TurnId, String)> {
+        self.unended.borrow().clone()
+    }
+
+    /// Takes over what an earlier opening of the session knew of [`unended`](Self::unended).
+    pub fn set_unended(&self, unended: Option<(TurnId, String)>) {
+        *self.unended.borrow_mut() = unended;
+    }
+
+    /// Why this turn has no end, if it is the one of which that is known.
+    pub(super) fn unended_of(&self, turn: Option<TurnId>) -> Option<String> {
+        self.unended().filter(|(of, _)| Some(*of) == turn).map(|(_, why)| why)
     }
 
     /// Reads the session, between two of its appends.

@@ -276,7 +276,7 @@ impl Log {
                 self.push(LogRecord::TurnEnd(TurnEnd { time, turn, outcome, detail: None, millis: None }));
             }
             Step::Crash => {
-                for record in closing_records(&self.sequence, &self.records, time) {
+                for record in closing_records(&self.sequence, &self.records, time, None) {
                     assert!(self.push(record.clone()), "closing a broken turn must be allowed: {record:?}");
                 }
                 assert_eq!(self.sequence.open_turn(), None);

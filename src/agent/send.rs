@@ -29,7 +29,8 @@ impl Agent {
         self.check_room(conversation, &reservation.running.cancel, &text).await?;
         let mut session = conversation.session.lock().await;
         let now = Timestamp::now();
-        let mut records = closing_records(session.sequence(), session.records(), now);
+        let why = conversation.unended_of(session.sequence().open_turn());
+        let mut records = closing_records(session.sequence(), session.records(), now, why);
         let turn = session.next_turn();
         reservation.running.turn.set(turn);
         records.push(LogRecord::UserMessage(UserMessage { time: now, turn, text: text.clone() }));
@@ -49,7 +50,8 @@ impl Agent {
         self.accepting()?;
         let reservation = conversation.reserve()?;
         let mut session = conversation.session.lock().await;
-        let closing = closing_records(session.sequence(), session.records(), Timestamp::now());
+        let why = conversation.unended_of(session.sequence().open_turn());
+        let closing = closing_records(session.sequence(), session.records(), Timestamp::now(), why);
         if !closing.is_empty() {
             session.append_all(closing).await?;
         }

@@ -183,6 +183,7 @@ impl Turn {
             _ => self.publish(EventKind::Error { code: ErrorCode::Model, message: detail }),
         }
         if self.finish(end.clone()).await.is_err() {
+            self.conversation.set_unended(end.detail.clone().map(|why| (self.turn, why)));
             self.ended(end, Certainty::Unknown);
         }
     }

@@ -18,6 +18,7 @@ use super::outbox::Outbox;
 use super::server::{Peer, Service, Shared};
 use crate::proto::{
     ErrorBody, ErrorCode, Outgoing, PROTOCOL_VERSION, Position, Reply, Request, RequestFrame, SessionId,
+    is_unseen,
 };
 
 /// The name and version of this daemon, as clients are told.
@@ -36,6 +37,8 @@ enum End {
     Gone,
     /// It sent a line that is too long.
     TooLong,
+    /// It said no hello in time.
+    Silent,
     /// The daemon ends.
     Stopping,
 }
@@ -110,9 +113,12 @@ impl<S: Service> Connection<S> {
             end = self.read(incoming, who) => end,
             _ = &mut writing => return End::Gone,
             _ = stopping.wait_for(|now| *now) => End::Stopping,
+            () = self.no_hello() => End::Silent,
         };
-        if end == End::Gone {
-            return end;
+        match end {
+            End::Gone => return end,
+            End::Silent => self.dismiss(),
+            End::Closed | End::TooLong | End::Stopping => {}
         }
         let too_late = async {
             // an error would mean that the server is gone
@@ -129,6 +135,26 @@ impl<S: Service> Connection<S> {
             log::debug!(client = self.number; "it does not read its last answers");
         }
         end
+    }
+
+    /// Returns when the client has said no hello for too long.
+    async fn no_hello(&self) {
+        tokio::time::sleep(self.shared.limits.hello).await;
+        if self.peer.get().is_some() {
+            std::future::pending().await
+        }
+    }
+
+    /// Tells a client that said no hello why it is closed.
+    fn dismiss(&self) {
+        log::info!(client = self.number; "closed: it said no hello in time");
+        // one with as many unread answers as it may have is not told
+        let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else { return };
+        let why = format!(
+            "no hello for {} s (limits.hello_seconds); the connection is closed, since others may need its place",
+            self.shared.limits.hello.as_secs()
+        );
+        self.refuse(None, ErrorBody::new(ErrorCode::HelloFirst, why), permit);
     }
 
     async fn write(&self, mut outgoing: OwnedWriteHalf) -> io::Result<()> {
@@ -203,7 +229,7 @@ impl<S: Service> Connection<S> {
     }
 
     fn welcome(&self, name: &str, (uid, pid): (u32, Option<i32>)) -> Reply {
-        let name: String = name.chars().filter(|c| !c.is_control()).take(NAME_CHARS).collect();
+        let name: String = name.chars().filter(|c| !is_unseen(*c)).take(NAME_CHARS).collect();
         log::info!(client = self.number, uid, pid, name = name.as_str(); "client connected");
         let _: &Peer = self.peer.get_or_init(|| Peer { client: self.number, uid, pid, name });
         Reply::Hello { version: PROTOCOL_VERSION, daemon: DAEMON.to_owned(), run: self.shared.run.clone() }

@@ -28,6 +28,8 @@ pub struct ChannelLimits {
     /// Bytes of a running completion's text, and of its reasoning, in a snapshot; of more, the beginning
     /// is left out and marked so.
     pub snapshot_bytes: usize,
+    /// How long a client may take to say hello; then it is told so and closed, and its place is free.
+    pub hello: Duration,
     /// How long the end of [`serve`](super::serve), and of a connection, waits for unfinished answers
     /// and for clients to read theirs.
     pub flush: Duration,
@@ -46,6 +48,7 @@ impl Default for ChannelLimits {
             recent_bytes: 256 << 10,
             idle_sessions: 4,
             snapshot_bytes: 256 << 10,
+            hello: Duration::from_secs(10),
             flush: Duration::from_secs(2),
         }
     }

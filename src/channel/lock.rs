@@ -84,6 +84,15 @@ impl HomeLock {
             .mode(0o700)
             .create(home)
             .map_err(failed(home, "make the home directory"))?;
+        let no_file = || {
+            let why =
+                "something that is no regular file is in its place; move it away, and loopd makes a new one";
+            failed(&path, "take the lock file")(io::Error::new(io::ErrorKind::InvalidInput, why))
+        };
+        // opening a pipe or a device may wait, or do something
+        if std::fs::symlink_metadata(&path).is_ok_and(|there| !there.is_file()) {
+            return Err(no_file());
+        }
         let file = open(&path).map_err(failed(&path, "open the lock file"))?;
         let mut file = match try_lock(file) {
             Ok(file) => file,

@@ -121,10 +121,14 @@ limits! {
     SessionBytes session_bytes: "bytes" = 268_435_456 in 1_048_576..=68_719_476_736, restart;
     /// How many sessions are held in memory; the ones used longest ago are dropped from it.
     OpenSessions open_sessions: "sessions" = 8 in 1..=1_024, restart;
+    /// How long a session that nobody uses is held in memory; 0 drops it only for another one.
+    IdleSessionSeconds idle_session_seconds: "seconds" = 600 in 0..=604_800, restart;
     /// How long one message on the socket may be.
     MessageBytes message_bytes: "bytes" = 1_048_576 in 65_536..=16_777_216, restart;
     /// How many clients may be connected.
     Clients clients: "clients" = 32 in 1..=1_024, restart;
+    /// How long a client that has connected may take to say hello before its place is given to another.
+    HelloSeconds hello_seconds: "seconds" = 10 in 1..=3_600, restart;
     /// How many events wait for a slow client before it gets a snapshot instead.
     QueuedEvents queued_events: "events" = 1_024 in 16..=1_000_000, restart;
     /// How long the model server may send nothing at all, not even a sign of life, before its request counts as failed.

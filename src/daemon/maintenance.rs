@@ -6,7 +6,7 @@
 use std::future::Future;
 use std::path::Path;
 
-use crate::proto::SessionId;
+use crate::proto::{ErrorCode, SessionId};
 use crate::store::{Catalog, Cut, Inspected, OpenOptions, Remedy, SessionError, Uring};
 
 const DONE: u8 = 0;
@@ -37,12 +37,11 @@ fn run(home: &Path, command: impl AsyncFnOnce(Catalog) -> Result<u8, SessionErro
 fn status(error: &SessionError) -> u8 {
     match error {
         SessionError::NoMatch(text) if text.is_empty() => USAGE,
-        SessionError::Torn { .. }
-        | SessionError::HalfCreated { .. }
-        | SessionError::Baseline(_)
+        SessionError::Baseline(_)
         | SessionError::Locked(_)
         | SessionError::Exists(_)
         | SessionError::Ambiguous { .. } => DAMAGED,
+        damaged if damaged.code() == ErrorCode::Damaged => DAMAGED,
         _ => FAILED,
     }
 }

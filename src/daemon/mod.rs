@@ -10,6 +10,7 @@ mod check;
 mod errors;
 mod journal;
 pub mod maintenance;
+mod names;
 mod pin;
 mod serve;
 mod service;

@@ -133,6 +133,8 @@ impl Pin {
         let text = match fs::metadata(&path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(failed(e)),
+            // reading a pipe would wait for its other end
+            Ok(found) if !found.is_file() => return Err(damaged("it is no regular file".to_owned())),
             Ok(found) if found.len() > FILE_BYTES => {
                 return Err(damaged(format!(
                     "it has {} bytes, and at most {FILE_BYTES} are ours",
@@ -169,8 +171,13 @@ impl Pin {
         let failed = |step| move |source| PinError::Io { path: home.join(FILE), step, source };
         let text = toml::to_string(self)
             .map_err(|e| failed("write it")(io::Error::new(io::ErrorKind::InvalidData, e)))?;
+        // what an earlier attempt left there
+        match fs::remove_file(&new) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(failed("make it")(e)),
+            _ => {}
+        }
         let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(0o600);
+        options.write(true).create_new(true).mode(0o600);
         let mut file = options.open(&new).map_err(failed("make it"))?;
         file.write_all(b"# Written by loopd: what this home was made for. `loopd adopt` changes it.\n")
             .and_then(|()| file.write_all(text.as_bytes()))

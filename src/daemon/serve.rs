@@ -102,6 +102,9 @@ async fn run(config: Config, common: &Common) -> Result<(), Box<dyn std::error::
     let stalls = tokio::task::spawn_local(watch_disk());
     let saver = Rc::clone(&daemon);
     let saving = tokio::task::spawn_local(async move { saver.agent.save_when_quiet().await });
+    let holder = Rc::clone(&daemon);
+    let idle = Duration::from_secs(holder.config.borrow().limits.idle_session_seconds);
+    let dropping = tokio::task::spawn_local(async move { holder.sessions.drop_idle(idle).await });
     let stop = until_told(Rc::clone(&daemon), common);
     channel::serve(listener, Rc::clone(&daemon), hub, limits, run, async {
         stop.await;
@@ -115,6 +118,7 @@ async fn run(config: Config, common: &Common) -> Result<(), Box<dyn std::error::
     watchdog.abort();
     stalls.abort();
     saving.abort();
+    dropping.abort();
     drop((lock, slots));
     log::info!(EVENT = "ended"; "loopd has ended in order");
     Ok(())
@@ -166,6 +170,7 @@ fn channel_limits(limits: &Limits) -> ChannelLimits {
         message_bytes: size(limits.message_bytes),
         clients: size(limits.clients),
         queued_events: size(limits.queued_events),
+        hello: Duration::from_secs(limits.hello_seconds),
         ..ChannelLimits::default()
     }
 }

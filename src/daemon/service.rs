@@ -18,6 +18,7 @@ use crate::store::{Baseline, SessionError};
 use crate::tool::Registry;
 
 use super::errors::{of_agent, of_store};
+use super::names;
 use super::sessions::Sessions;
 
 /// How long the model server may take to tell who it is, when a session is opened.
@@ -166,20 +167,25 @@ impl Daemon {
         Ok(Reply::Session { info: self.overlay(info), differs })
     }
 
-    /// What the disk cannot know: whether a turn runs.
+    /// What the disk cannot know: whether a turn runs, and why one has no end.
     fn overlay(&self, mut info: SessionInfo) -> SessionInfo {
-        if let Some(conversation) = self.sessions.find(&info.id).filter(|c| c.running().is_some()) {
+        let Some(conversation) = self.sessions.peek(&info.id) else { return info };
+        if conversation.running().is_some() {
             info.state = SessionState::Running;
             info.reason = conversation.question().map(|wanted| {
                 let ApprovalWanted { call, name, .. } = wanted;
                 format!("call {call} ({name}) waits for an approval: bxctl approve {} {call} yes|no", info.id)
             });
+        } else if info.state == SessionState::Interrupted
+            && let Some((turn, why)) = conversation.unended()
+        {
+            info.reason = Some(format!("turn {turn} has no end: {why}"));
         }
         info
     }
 
     async fn create(&self, id: Option<SessionId>, name: Option<String>) -> Result<Reply, ErrorBody> {
-        let name = name.map(|name| self.checked_name(name)).transpose()?;
+        let name = name.map(|name| self.checked_name(&name)).transpose()?;
         let content = self.baseline().await?;
         let baseline = Baseline::freeze(content).map_err(|e| of_store(&SessionError::Baseline(e)))?;
         let created = self.sessions.catalog().create(id, baseline, self.about.slot, name).await;
@@ -212,27 +218,12 @@ impl Daemon {
             .then_some(content)
     }
 
-    fn checked_name(&self, name: String) -> Result<String, ErrorBody> {
-        let bad = |why: String| Err(ErrorBody::new(ErrorCode::BadRequest, why));
-        let name = name.trim();
-        if name.is_empty() {
-            return bad("a session's name cannot be empty".to_owned());
-        }
-        if name.len() > self.about.name_bytes {
-            return bad(format!(
-                "a session's name can have {} bytes at most; this one has {}",
-                self.about.name_bytes,
-                name.len()
-            ));
-        }
-        if name.chars().any(char::is_control) {
-            return bad("a session's name cannot hold control characters".to_owned());
-        }
-        Ok(name.to_owned())
+    fn checked_name(&self, name: &str) -> Result<String, ErrorBody> {
+        names::checked(name, self.about.name_bytes).map_err(|why| ErrorBody::new(ErrorCode::BadRequest, why))
     }
 
     async fn rename(&self, session: &SessionId, name: String) -> Result<Reply, ErrorBody> {
-        let name = self.checked_name(name)?;
+        let name = self.checked_name(&name)?;
         let conversation = self.conversation(session).await?;
         let record = LogRecord::Named(Named { time: Timestamp::now(), name });
         conversation.append(record).await.map_err(|e| of_agent(&e))?;
@@ -243,7 +234,7 @@ impl Daemon {
         if let Some(turn) = self.sessions.find(session).and_then(|c| c.running()) {
             return Err(of_agent(&AgentError::Busy(session.clone(), turn)));
         }
-        self.sessions.close(session);
+        drop(self.sessions.close(session));
         self.sessions.catalog().delete(session).await.map_err(|e| of_store(&e))?;
         self.hub.forget(session);
         self.agent.forget_slot(session).await;

@@ -3,8 +3,10 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::time::Duration;
 
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 use crate::agent::{Conversation, Events};
 use crate::proto::{EventKind, SessionId};
@@ -25,7 +27,19 @@ pub(super) struct Sessions {
 struct Entry {
     conversation: Rc<Conversation>,
     used: u64,
+    /// When it was last asked for.
+    since: Instant,
 }
+
+impl Entry {
+    /// Whether a turn or a request has it.
+    fn in_use(&self) -> bool {
+        Rc::strong_count(&self.conversation) > 1
+    }
+}
+
+/// How often sessions that are too many, or idle, are looked for at most.
+const MOST_OFTEN: Duration = Duration::from_secs(5);
 
 impl Sessions {
     /// No session is open yet; at most `most` without a running turn stay so.
@@ -48,8 +62,14 @@ impl Sessions {
             return Ok(conversation);
         }
         // one whose sync failed is let go of first, and with it its lock
-        self.close(id);
-        let (session, cut) = self.catalog.open(id).await?;
+        let unended = self.close(id).and_then(|conversation| conversation.unended());
+        let (session, cut) = match self.catalog.open(id).await {
+            Ok(opened) => opened,
+            Err(error @ SessionError::NotFound(_)) => {
+                return Err(self.half_created(id).await.unwrap_or(error));
+            }
+            Err(error) => return Err(error),
+        };
         let remains = session.remains().join(", ");
         if !remains.is_empty() {
             let message = format!(
@@ -60,6 +80,7 @@ impl Sessions {
             self.events.publish(id, None, EventKind::Notice { code: "epoch_cut_off".to_owned(), message });
         }
         let conversation = self.adopt(session);
+        conversation.set_unended(unended);
         if let Some(cut) = cut {
             let message = format!(
                 "the torn end of {} was cut away as [daemon] torn_tail says: {} bytes from line {} on ({}), kept in {}",
@@ -75,6 +96,11 @@ impl Sessions {
         Ok(conversation)
     }
 
+    /// What is left of a session's creation that was cut off, with its way out.
+    async fn half_created(&self, id: &SessionId) -> Option<SessionError> {
+        self.catalog.inspect(id).await.ok()?.error
+    }
+
     /// An open session, unless a sync of it failed: then only a fresh open tells what the disk holds.
     async fn usable(&self, id: &SessionId) -> Option<Rc<Conversation>> {
         let conversation = self.find(id)?;
@@ -86,23 +112,43 @@ impl Sessions {
     pub(super) fn find(&self, id: &SessionId) -> Option<Rc<Conversation>> {
         let now = self.tick();
         self.open.borrow_mut().get_mut(id).map(|entry| {
-            entry.used = now;
+            (entry.used, entry.since) = (now, Instant::now());
             Rc::clone(&entry.conversation)
         })
+    }
+
+    /// As [`find`](Self::find), without counting as use.
+    pub(super) fn peek(&self, id: &SessionId) -> Option<Rc<Conversation>> {
+        self.open.borrow().get(id).map(|entry| Rc::clone(&entry.conversation))
     }
 
     /// Takes an open session in.
     pub(super) fn adopt(&self, session: Session) -> Rc<Conversation> {
         let conversation = Rc::new(Conversation::new(session));
-        let entry = Entry { conversation: Rc::clone(&conversation), used: self.tick() };
+        let (used, since) = (self.tick(), Instant::now());
+        let entry = Entry { conversation: Rc::clone(&conversation), used, since };
         self.open.borrow_mut().insert(conversation.id().clone(), entry);
         self.shed();
         conversation
     }
 
     /// Lets go of a session.
-    pub(super) fn close(&self, id: &SessionId) {
-        self.open.borrow_mut().remove(id);
+    pub(super) fn close(&self, id: &SessionId) -> Option<Rc<Conversation>> {
+        self.open.borrow_mut().remove(id).map(|entry| entry.conversation)
+    }
+
+    /// Lets go, every now and then, of the sessions that are too many, and of those that nobody has used for
+    /// `idle`; of none because of its age when that is zero. Never ends.
+    pub(super) async fn drop_idle(&self, idle: Duration) {
+        let every =
+            if idle.is_zero() { MOST_OFTEN } else { (idle / 4).clamp(MOST_OFTEN, idle.max(MOST_OFTEN)) };
+        loop {
+            tokio::time::sleep(every).await;
+            self.shed();
+            if !idle.is_zero() {
+                self.open.borrow_mut().retain(|_, entry| entry.in_use() || entry.since.elapsed() < idle);
+            }
+        }
     }
 
     /// Those with a turn that runs or waits.
@@ -126,7 +172,7 @@ impl Sessions {
         let mut open = self.open.borrow_mut();
         while open.len() > self.most.max(1) {
             // one that is in use, or was just asked for, stays
-            let idle = open.iter().filter(|(_, e)| Rc::strong_count(&e.conversation) == 1);
+            let idle = open.iter().filter(|(_, e)| !e.in_use());
             let Some(oldest) = idle.min_by_key(|(_, e)| e.used).map(|(id, _)| id.clone()) else {
                 return;
             };

@@ -14,6 +14,8 @@ mod line;
 mod record;
 mod sequence;
 mod slot;
+mod strict;
+mod text;
 mod tokens;
 mod usage;
 
@@ -35,5 +37,7 @@ pub use record::{
 };
 pub use sequence::{Sequence, Violation};
 pub use slot::SlotManifest;
+pub use strict::{JSON_DEPTH, strict_json};
+pub use text::is_unseen;
 pub use tokens::{TokenId, TokenIds};
 pub use usage::{TurnUsage, Usage, UsageTable, cached_after};

@@ -4,6 +4,9 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use nix::libc;
+
+use super::storage::Misplaced;
 use crate::proto::{Digest, ErrorCode, SessionId, Violation};
 
 /// The store's result.
@@ -93,7 +96,10 @@ impl SessionError {
             Self::Locked(_) => ErrorCode::Locked,
             Self::Ambiguous { .. } => ErrorCode::Ambiguous,
             Self::HalfCreated { .. } | Self::Torn { .. } => ErrorCode::Damaged,
-            Self::Baseline(BaselineError::Io(_, e)) if e.kind() != io::ErrorKind::NotFound => ErrorCode::Disk,
+            Self::Io(_, e) | Self::Baseline(BaselineError::Io(_, e)) if Misplaced::is(e) => {
+                ErrorCode::Damaged
+            }
+            Self::Baseline(BaselineError::Io(..)) => ErrorCode::Disk,
             Self::Baseline(BaselineError::Freeze(_)) => ErrorCode::Internal,
             Self::Baseline(_) => ErrorCode::Damaged,
             Self::Io(..) => ErrorCode::Disk,
@@ -104,6 +110,8 @@ impl SessionError {
     }
 }
 
+/// The way out for a baseline that is lost: sessions of one configuration have the same one.
+const RESTORE: &str = "restore it from a backup, or copy another session's that has the same SHA-256";
 /// Names the place in the handbook for damage.
 const RUNBOOK: &str = "see docs/runbook.md#session-log-damaged";
 
@@ -129,7 +137,7 @@ impl fmt::Display for SessionError {
                 f.write_str("; give more of the id")
             }
             Self::HalfCreated { path, why } => write!(f, "{}: {why}; {RUNBOOK}", path.display()),
-            Self::Io(path, error) => write!(f, "{}: {error}", path.display()),
+            Self::Io(path, error) => of_disk(f, path, error),
             Self::Torn { path, line, why } => write!(f, "{}:{line}: {why}; {RUNBOOK}", path.display()),
             Self::Poisoned(path) => write!(
                 f,
@@ -177,6 +185,13 @@ impl From<BaselineError> for SessionError {
 pub enum BaselineError {
     /// It cannot be read or written.
     Io(PathBuf, io::Error),
+    /// It is not there, although the session has a log.
+    Missing {
+        /// Where it should be.
+        path: PathBuf,
+        /// What its SHA-256 is, as the log's first line says.
+        named: Option<Digest>,
+    },
     /// Its bytes are not those that the log names.
     Digest {
         /// The file.
@@ -200,11 +215,18 @@ pub enum BaselineError {
 impl fmt::Display for BaselineError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Io(path, error) => write!(f, "{}: {error}", path.display()),
+            Self::Io(path, error) => of_disk(f, path, error),
+            Self::Missing { path, named } => {
+                write!(f, "{}: the baseline is missing; {RESTORE}", path.display())?;
+                if let Some(named) = named {
+                    write!(f, " (its SHA-256 is {named})")?;
+                }
+                write!(f, "; {RUNBOOK}")
+            }
             Self::Digest { path, named, found } => write!(
                 f,
                 "{}: its SHA-256 is {found}, but the log's first line names {named}: the file was changed or \
-                 damaged; restore it from a backup; {RUNBOOK}",
+                 damaged; {RESTORE}; {RUNBOOK}",
                 path.display()
             ),
             Self::Content { path, why } => {
@@ -250,6 +272,17 @@ impl fmt::Display for Unknown {
 impl std::error::Error for Unknown {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(&self.source)
+    }
+}
+
+/// An error of the disk with its path, and for a file system that is read-only, what that means.
+fn of_disk(f: &mut fmt::Formatter<'_>, path: &Path, error: &io::Error) -> fmt::Result {
+    write!(f, "{}: {error}", path.display())?;
+    match error.raw_os_error() {
+        Some(libc::EROFS) => f.write_str(
+            ", so nothing was written; the kernel's log (dmesg) tells whether the disk failed or was mounted so",
+        ),
+        _ => Ok(()),
     }
 }
 

@@ -126,7 +126,9 @@ impl Tally {
                 remains = walked.remains;
                 if let Some(turn) = walked.end.sequence.open_turn() {
                     self.info.state = SessionState::Interrupted;
-                    let why = format!("turn {turn} has no end: the daemon stopped in the middle of it");
+                    let why = format!(
+                        "turn {turn} has no end: the daemon stopped, or the disk refused, in the middle of it"
+                    );
                     self.info.reason = Some(why);
                 }
                 None

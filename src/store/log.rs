@@ -4,6 +4,8 @@ use std::cell::Cell;
 use std::io;
 use std::path::PathBuf;
 
+use nix::libc;
+
 use super::error::{Result, SessionError, Unknown};
 use super::read::offset;
 use super::storage::{Appended, StorageFile};
@@ -86,7 +88,7 @@ impl<F: StorageFile, L> Log<F, L> {
             Ok(n) if n == len => {
                 let synced = match synced {
                     // the sync was never begun, so none has failed
-                    Err(e) if e.raw_os_error() == Some(nix::libc::ECANCELED) => self.file.sync().await,
+                    Err(e) if e.raw_os_error() == Some(libc::ECANCELED) => self.file.sync().await,
                     other => other,
                 };
                 return match synced {
@@ -104,12 +106,22 @@ impl<F: StorageFile, L> Log<F, L> {
                 );
                 io::Error::new(io::ErrorKind::StorageFull, why)
             }
+            // nothing was written, so nothing is to be cut back, which could not be done either
+            Err(e) if e.raw_os_error() == Some(libc::EROFS) && self.ends_at(end).await => {
+                self.poisoned.set(false);
+                return Err(SessionError::Io(self.path.clone(), e));
+            }
             Err(e) => e,
         };
         self.file.truncate(end).await.map_err(|e| self.unknown("cutting back a failed write", e))?;
         self.file.sync().await.map_err(|e| self.unknown("the sync after cutting back a failed write", e))?;
         self.poisoned.set(false);
         Err(SessionError::Io(self.path.clone(), refused))
+    }
+
+    /// Whether the file certainly has no byte from `end` on.
+    async fn ends_at(&self, end: u64) -> bool {
+        self.file.read_at(end, vec![0; 1]).await.is_ok_and(|behind| behind.is_empty())
     }
 
     fn unknown(&self, doing: &'static str, error: io::Error) -> SessionError {

@@ -56,5 +56,5 @@ pub use recover::Recovered;
 pub use repair::{Cut, Remedy};
 pub use session::Session;
 pub use slot::SlotFiles;
-pub use storage::{Access, Appended, Entry, Kind, Storage, StorageFile};
+pub use storage::{Access, Appended, Entry, Kind, Misplaced, Storage, StorageFile};
 pub use uring::{RingError, Uring, UringFile, ignore_sigxfsz, oldest_sync_age};

@@ -4,6 +4,7 @@
 //! operation and lose whatever a power cut may lose (`tests/store_support/sim.rs`); the store's guarantees
 //! are proved on it.
 
+use std::fmt;
 use std::io;
 use std::path::Path;
 
@@ -38,6 +39,42 @@ pub struct Entry {
     pub kind: Kind,
 }
 
+/// Something else stands where a file or a directory of ours belongs; it is left alone. Inside the
+/// `io::Error` of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Misplaced {
+    /// What is there, with its article.
+    pub found: &'static str,
+    /// What belongs there, with its article.
+    pub belongs: &'static str,
+}
+
+impl Misplaced {
+    /// As an operation's error.
+    #[must_use]
+    pub fn error(self) -> io::Error {
+        io::Error::new(io::ErrorKind::InvalidInput, self)
+    }
+
+    /// Whether this is why an operation failed.
+    #[must_use]
+    pub fn is(error: &io::Error) -> bool {
+        error.get_ref().is_some_and(|inner| inner.is::<Self>())
+    }
+}
+
+impl fmt::Display for Misplaced {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { found, belongs } = self;
+        write!(
+            f,
+            "{found} is where {belongs} belongs; it is left alone: move it away, and put back what was there"
+        )
+    }
+}
+
+impl std::error::Error for Misplaced {}
+
 /// What became of a write and of the sync that was linked to it.
 #[derive(Debug)]
 pub struct Appended {
@@ -56,7 +93,7 @@ pub trait Storage: Clone + 'static {
     /// An exclusive lock, held until it is dropped or the process ends.
     type Lock: 'static;
 
-    /// Opens a file.
+    /// Opens a file. What is no regular file is not waited for, and is [`Misplaced`].
     async fn open(&self, path: &Path, access: Access) -> io::Result<Self::File>;
 
     /// Makes a directory that must not exist yet; its mode is 0700 whatever the umask.

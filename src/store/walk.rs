@@ -9,7 +9,7 @@ use super::error::{BaselineError, SessionError};
 use super::read::Lines;
 use super::scan::{Damage, DamageKind, Expected, Found, Mark, Scanned, scan};
 use super::storage::{Access, Entry, Kind, Storage};
-use crate::proto::{Epoch, Line, Sequence, SessionId};
+use crate::proto::{Digest, Epoch, Line, LogRecord, Sequence, SessionId};
 
 /// The baseline's file of an epoch.
 pub(crate) fn baseline_path(dir: &Path, epoch: Epoch) -> PathBuf {
@@ -116,7 +116,8 @@ pub(crate) async fn epochs<S: Storage>(storage: &S, dir: &Path, id: &SessionId) 
         let number = digits.parse::<u32>().ok()?;
         (number.to_string() == digits).then_some(number)
     };
-    let logs = entries.iter().filter(|e| e.kind == Kind::File);
+    // what is no file is a log all the same, one that cannot be read
+    let logs = entries.iter().filter(|e| e.kind != Kind::Dir);
     let mut numbers: Vec<u32> = logs.filter_map(|e| number(&e.name)).collect();
     numbers.sort_unstable();
     let Some(newest) = numbers.last().copied().map(Epoch) else {
@@ -254,7 +255,25 @@ async fn no_baseline<S: Storage>(
     if gone && epoch == Epoch(0) && only_begun(storage, &log_path(dir, epoch)).await.unwrap_or(false) {
         return half_created(dir, id, "it has no baseline, and nothing was said in it").into();
     }
+    let error = match error {
+        BaselineError::Io(path, _) if gone => {
+            let named = named_baseline(storage, &log_path(dir, epoch)).await.ok().flatten();
+            BaselineError::Missing { path, named }
+        }
+        other => other,
+    };
     SessionError::Baseline(error).into()
+}
+
+/// The digest of the baseline that a log's first line names.
+async fn named_baseline<S: Storage>(storage: &S, log: &Path) -> io::Result<Option<Digest>> {
+    let file = storage.open(log, Access::Read).await?;
+    let mut lines = Lines::new(&file);
+    let first = lines.next().await?.and_then(|raw| raw.bytes);
+    Ok(first.and_then(|line| Line::decode(line).ok()).and_then(|line| match line.record {
+        LogRecord::SessionStart(start) => Some(start.baseline),
+        _ => None,
+    }))
 }
 
 /// Whether a log holds no whole line but those of its first append, which its creation wrote.

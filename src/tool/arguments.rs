@@ -3,17 +3,14 @@
 //! The text itself is kept and passed on; what is read here only decides whether it may be.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
-use serde::Deserialize;
-use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Value};
+
+use crate::proto::strict_json;
 
 /// How long arguments may be, in bytes.
 pub const ARGUMENT_BYTES: usize = 1024 * 1024;
-/// How deep arrays and objects may nest in arguments.
-pub const ARGUMENT_DEPTH: usize = 64;
 
 /// Reads `text` as one JSON object without duplicate keys.
 ///
@@ -26,12 +23,7 @@ pub fn object(text: &str) -> Result<Map<String, Value>, String> {
     if text.trim().is_empty() {
         return Err("are empty; write {} when there are none".to_owned());
     }
-    let mut reader = serde_json::Deserializer::from_str(text);
-    let value = Strict { depth: 0 }
-        .deserialize(&mut reader)
-        .and_then(|value| reader.end().map(|()| value))
-        .map_err(|e| format!("are not valid JSON: {e}"))?;
-    match value {
+    match strict_json(text).map_err(|e| format!("are not valid JSON: {e}"))? {
         Value::Object(map) => Ok(map),
         other => Err(format!("are {}; a JSON object like {{\"key\": \"value\"}} is allowed", kind(&other))),
     }
@@ -94,90 +86,6 @@ fn raw_member(text: &str, key: &str) -> Option<String> {
     let mut members: BTreeMap<String, &RawValue> = serde_json::from_str(text).ok()?;
     members.remove(key).map(|raw| raw.get().to_owned())
 }
-
-/// Reads a value, but no key twice and nothing too deep.
-#[derive(Clone, Copy)]
-struct Strict {
-    depth: usize,
-}
-
-impl Strict {
-    fn deeper<E: de::Error>(self) -> Result<Self, E> {
-        if self.depth >= ARGUMENT_DEPTH {
-            return Err(E::custom(format!("nested deeper than {ARGUMENT_DEPTH} levels")));
-        }
-        Ok(Self { depth: self.depth + 1 })
-    }
-}
-
-impl<'de> DeserializeSeed<'de> for Strict {
-    type Value = Value;
-
-    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<Value, D::Error> {
-        reader.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Strict {
-    type Value = Value;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a JSON value")
-    }
-
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
-    }
-
-    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
-        Ok(Value::Bool(value))
-    }
-
-    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
-        Ok(Value::Number(value.into()))
-    }
-
-    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
-        Ok(Value::Number(value.into()))
-    }
-
-    fn visit_f64<E: de::Error>(self, value: f64) -> Result<Value, E> {
-        Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("a number that is not finite"))
-    }
-
-    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
-        Ok(Value::String(value.to_owned()))
-    }
-
-    fn visit_string<E>(self, value: String) -> Result<Value, E> {
-        Ok(Value::String(value))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
-        let seed = self.deeper()?;
-        let mut array = Vec::new();
-        while let Some(item) = items.next_element_seed(seed)? {
-            array.push(item);
-        }
-        Ok(Value::Array(array))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
-        let seed = self.deeper()?;
-        let mut map = Map::new();
-        while let Some(key) = members.next_key::<Key>()? {
-            let value = members.next_value_seed(seed)?;
-            if map.contains_key(&key.0) {
-                return Err(de::Error::custom(format!("the key {:?} stands twice", key.0)));
-            }
-            map.insert(key.0, value);
-        }
-        Ok(Value::Object(map))
-    }
-}
-
-#[derive(Deserialize)]
-struct Key(String);
 
 #[cfg(test)]
 mod tests {

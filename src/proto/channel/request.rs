@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{ErrorBody, ErrorCode};
-use crate::proto::{CallId, Decision, SessionId};
+use crate::proto::{CallId, Decision, SessionId, strict_json};
 
 /// A request with its id, as one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,8 +36,10 @@ impl RequestFrame {
         let bad = |id, why: String| (id, ErrorBody::new(ErrorCode::BadRequest, why));
         let text = std::str::from_utf8(line)
             .map_err(|e| bad(None, format!("not UTF-8: the byte at {} is wrong", e.valid_up_to())))?;
-        let mut value: serde_json::Value =
-            serde_json::from_str(text).map_err(|e| bad(None, format!("not JSON: {e}")))?;
+        let mut value = strict_json(text).map_err(|e| {
+            let what = if e.is_data() { "JSON that is not taken" } else { "not JSON" };
+            bad(None, format!("{what}: {e}"))
+        })?;
         let Some(map) = value.as_object_mut() else {
             return Err(bad(None, "not a JSON object".to_owned()));
         };

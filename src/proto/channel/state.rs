@@ -39,7 +39,7 @@ pub enum SessionState {
     Ok,
     /// A turn runs or waits.
     Running,
-    /// Its newest turn has no end: the daemon stopped in the middle of it.
+    /// Its newest turn has no end: the daemon stopped, or the disk refused, in the middle of it.
     Interrupted,
     /// It does not open.
     Damaged,

@@ -15,16 +15,16 @@ mod runtime;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
 use io_uring::{opcode, types};
 use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg, OFlag};
+use nix::fcntl::{FcntlArg, Flock, FlockArg, OFlag, fcntl};
 use nix::libc;
 
-use super::storage::{Access, Entry, Kind, Storage};
+use super::storage::{Access, Entry, Kind, Misplaced, Storage};
 
 pub use file::UringFile;
 pub use ring::oldest_sync_age;
@@ -42,6 +42,9 @@ fn cstr(path: &Path) -> io::Result<std::ffi::CString> {
 }
 
 const HERE: types::Fd = types::Fd(libc::AT_FDCWD);
+
+const REGULAR: &str = "a regular file";
+const DIRECTORY: &str = "a directory";
 
 async fn open(path: &Path, flags: OFlag, mode: libc::mode_t) -> io::Result<OwnedFd> {
     let path = cstr(path)?;
@@ -61,6 +64,31 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }
 
+/// What a kind of file is called, with its article.
+fn called(kind: fs::FileType) -> &'static str {
+    match kind {
+        kind if kind.is_file() => "a regular file",
+        kind if kind.is_dir() => "a directory",
+        kind if kind.is_symlink() => "a symlink",
+        kind if kind.is_fifo() => "a pipe",
+        kind if kind.is_socket() => "a socket",
+        _ => "a device",
+    }
+}
+
+/// Makes clear an error that came of what stands at `path`; any other error stays as it is.
+async fn misplaced(path: &Path, error: io::Error, belongs: &'static str) -> io::Error {
+    let telling = [Errno::ELOOP, Errno::EISDIR, Errno::ENOTDIR, Errno::ENXIO, Errno::ENODEV];
+    if !error.raw_os_error().is_some_and(|errno| telling.contains(&Errno::from_raw(errno))) {
+        return error;
+    }
+    let path = path.to_owned();
+    match blocking(move || Ok(called(fs::symlink_metadata(path)?.file_type()))).await {
+        Ok(found) if found != belongs => Misplaced { found, belongs }.error(),
+        _ => error,
+    }
+}
+
 async fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
     let path = path.to_owned();
     blocking(move || fs::set_permissions(path, fs::Permissions::from_mode(mode))).await
@@ -76,16 +104,23 @@ impl Storage for Uring {
             Access::Write => OFlag::O_RDWR,
             Access::New => OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL,
         };
-        let fd = open(path, flags | OFlag::O_NOFOLLOW, 0o600).await?;
+        // to open a pipe would wait for its other end
+        let flags = flags | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+        let fd = match open(path, flags, 0o600).await {
+            Ok(fd) => fd,
+            Err(e) => return Err(misplaced(path, e, REGULAR).await),
+        };
         if access == Access::New {
             // the umask can only have taken bits away
             set_mode(path, 0o600).await?;
         }
         // a device may have no end, and whoever reads it to its end never comes back
-        if !fs::File::from(fd.try_clone()?).metadata()?.is_file() {
-            let why = "this is no regular file, but a device, a pipe or the like";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        let kind = fs::File::from(fd.try_clone()?).metadata()?.file_type();
+        if !kind.is_file() {
+            return Err(Misplaced { found: called(kind), belongs: REGULAR }.error());
         }
+        // or io_uring would give up, instead of waiting, what cannot be done at once
+        fcntl(&fd, FcntlArg::F_SETFL(OFlag::empty()))?;
         Ok(UringFile::new(Arc::new(fd)))
     }
 
@@ -100,7 +135,11 @@ impl Storage for Uring {
     }
 
     async fn lock(&self, dir: &Path) -> io::Result<Option<Self::Lock>> {
-        let fd = open(dir, OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW, 0).await?;
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
+        let fd = match open(dir, flags, 0).await {
+            Ok(fd) => fd,
+            Err(e) => return Err(misplaced(dir, e, DIRECTORY).await),
+        };
         match Flock::lock(fd, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => Ok(Some(lock)),
             Err((_, Errno::EWOULDBLOCK)) => Ok(None),
@@ -120,9 +159,9 @@ impl Storage for Uring {
     async fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
         let dir = dir.to_owned();
         blocking(move || {
-            if fs::symlink_metadata(&dir)?.is_symlink() {
-                let why = "a symlink where a directory belongs; it is not followed";
-                return Err(io::Error::new(io::ErrorKind::NotADirectory, why));
+            let found = called(fs::symlink_metadata(&dir)?.file_type());
+            if found != DIRECTORY {
+                return Err(Misplaced { found, belongs: DIRECTORY }.error());
             }
             let mut entries = Vec::new();
             for entry in fs::read_dir(&dir)? {
