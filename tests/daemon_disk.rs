@@ -5,11 +5,11 @@
 mod support;
 
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 
-use boxmaker::proto::{ErrorCode, Request, SessionId, SessionState};
+use boxmaker::proto::{ErrorCode, LogRecord, Request, SessionId, SessionState, TurnId};
 use support::bench::Bench;
+use support::mounted::Mounted;
 use support::scripted_server::Script;
 use support::skip;
 use support::talk::{told, why};
@@ -59,11 +59,25 @@ fn survives_a_full_disk(bench: &Bench, mut fill: impl FnMut(&Bench), mut free: i
     assert!(told(&events)[1].starts_with("turn_end failed"), "{:?}", told(&events));
     assert!(why(&events).contains("0.jsonl"), "{}", why(&events));
     assert!(!bench.log(&id).iter().any(|record| record.starts_with("assistant 3")));
+    let listed = talk.info(&id);
+    // there may be room for the end, if not for the answer
+    let ended = listed.state == SessionState::Ok;
+    if !ended {
+        assert_eq!(listed.state, SessionState::Interrupted);
+        let reason = listed.reason.unwrap();
+        assert!(reason.starts_with("turn 3 has no end: ") && reason.contains("0.jsonl"), "{reason}");
+    }
     free(bench);
     let events = talk.turn(&id, "And now?");
     assert_eq!(told(&events).last().unwrap(), "turn_end done");
     let log = bench.log(&id);
     assert_eq!(log[log.len() - 6..log.len() - 3], ["user 3: Much", "turn_end 3 failed", "user 4: And now?"]);
+    let detail = bench.records(&id).into_iter().find_map(|record| match record {
+        LogRecord::TurnEnd(end) if end.turn == TurnId(3) => end.detail,
+        _ => None,
+    });
+    let detail = detail.unwrap();
+    assert!((ended || detail.starts_with("interrupted: ")) && detail.contains("0.jsonl"), "{detail}");
     assert!(log_bytes(bench, &id).starts_with(&before));
 }
 
@@ -81,27 +95,14 @@ fn a_disk_that_takes_no_more_is_survived_without_a_restart() {
     );
 }
 
-/// A file system that is unmounted with the value.
-struct Tiny<'a>(&'a Path);
-
-impl Drop for Tiny<'_> {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(self.0).status();
-    }
-}
-
 #[test]
 fn a_full_file_system_is_survived_without_a_restart() {
     let mut bench = Bench::prepare("", |_| String::new());
     let home = bench.home().to_owned();
-    fs::create_dir(&home).unwrap();
-    let mounted =
-        Command::new("mount").args(["-t", "tmpfs", "-o", "size=512k,mode=0700", "none"]).arg(&home).output();
-    match mounted {
-        Ok(output) if output.status.success() => {}
-        other => return skip(&format!("no file system can be mounted here: {other:?}")),
-    }
-    let _tiny = Tiny(&home);
+    let tiny = match Mounted::tmpfs("size=512k,mode=0700", &home) {
+        Ok(mounted) => mounted,
+        Err(why) => return skip(&format!("no file system can be mounted here: {why}")),
+    };
     bench.start_daemon();
     let ballast = home.join("ballast");
     survives_a_full_disk(
@@ -116,4 +117,47 @@ fn a_full_file_system_is_survived_without_a_restart() {
     bench.check();
     bench.kill_daemon();
     bench.gone = true;
+    drop(tiny);
+}
+
+#[test]
+fn a_file_system_mounted_read_only_is_a_definite_refusal() {
+    let mut bench = Bench::start("");
+    let mut talk = bench.talk();
+    let id = talk.create();
+    talk.turn(&id, "Hello");
+    drop(talk);
+    bench.kill_daemon();
+    let sessions = bench.home().join("sessions");
+    let mounted = match Mounted::bind(&sessions, &sessions) {
+        Ok(mounted) => mounted,
+        Err(why) => return skip(&format!("no folder can be mounted here: {why}")),
+    };
+    mounted.remount("bind,ro").unwrap();
+    let before = log_bytes(&bench, &id);
+    bench.start_daemon();
+    let mut talk = bench.talk();
+    let requests = [
+        Request::Send { session: id.clone(), text: "More".to_owned() },
+        Request::Rename { session: id.clone(), name: "n".to_owned() },
+        Request::Create { id: None, name: None },
+    ];
+    for request in requests {
+        let error = talk.ask(request).unwrap_err();
+        assert_eq!(error.code, ErrorCode::Disk, "{error}");
+        assert!(error.message.contains("read-only") || error.message.contains("Read-only"), "{error}");
+        assert!(error.message.contains("nothing was written"), "{error}");
+        assert!(!error.message.contains("unknown"), "it is known: {error}");
+    }
+    assert_eq!(talk.info(&id).state, SessionState::Ok);
+    assert_eq!(log_bytes(&bench, &id), before);
+    // without a restart
+    mounted.remount("bind,rw").unwrap();
+    talk.attach(&id, None);
+    assert_eq!(told(&talk.turn(&id, "More")).last().unwrap(), "turn_end done");
+    drop(talk);
+    bench.check();
+    bench.kill_daemon();
+    bench.gone = true;
+    drop(mounted);
 }

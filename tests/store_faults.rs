@@ -4,6 +4,11 @@
 //! Those that need a process of its own run this program again, with one of the ignored tests below.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+#[path = "support/mounted.rs"]
+mod mounted;
+#[allow(dead_code, reason = "only skip is used here")]
+#[path = "support/parts.rs"]
+mod parts;
 mod store_support;
 
 use std::io::Read;
@@ -18,6 +23,9 @@ use boxmaker::store::*;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
+
+use mounted::Mounted;
+use parts::skip;
 use store_support::*;
 
 /// Where a child finds its home.
@@ -61,39 +69,12 @@ fn finish(mut child: Child, limit: Duration) -> (bool, String) {
     (status.is_some_and(|status| status.success()), output)
 }
 
-/// Mounts a small tmpfs until it is dropped.
-struct Tmpfs(PathBuf);
-
-impl Tmpfs {
-    /// `None`, with the reason printed, where that is not allowed.
-    fn mount(dir: &Path, size: &str) -> Option<Self> {
-        let options = format!("size={size}");
-        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", &options, "none"]).arg(dir).output();
-        match mount {
-            Ok(output) if output.status.success() => Some(Self(dir.to_owned())),
-            Ok(output) => {
-                println!("SKIPPED: no tmpfs: {}", String::from_utf8_lossy(&output.stderr).trim());
-                None
-            }
-            Err(e) => {
-                println!("SKIPPED: no mount: {e}");
-                None
-            }
-        }
-    }
-}
-
-impl Drop for Tmpfs {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
-}
-
 #[test]
 fn a_full_disk_is_an_error_and_room_ends_it() {
     let home = home();
-    let Some(_tmpfs) = Tmpfs::mount(home.path(), "64k") else {
-        return;
+    let _tmpfs = match Mounted::tmpfs("size=64k", home.path()) {
+        Ok(mounted) => mounted,
+        Err(why) => return skip(&format!("no tmpfs can be mounted here: {why}")),
     };
     uring(async {
         let mut session = Session::create(home.path(), id("a"), baseline(), 0).await.unwrap();
@@ -225,8 +206,7 @@ fn super_turn(n: u64) -> Vec<Vec<LogRecord>> {
 #[test]
 fn a_failing_io_uring_enter_does_not_hang() {
     if Command::new("strace").arg("-V").output().is_err() {
-        println!("SKIPPED: no strace, which injects the failures");
-        return;
+        return skip("no strace, which injects the failures (Debian: apt-get install strace)");
     }
     // now and then; and many in a row, where one more try is not enough
     let when = |when: &'static str| ["EAGAIN", "EINTR", "EBUSY", "ENOMEM"].map(|errno| (errno, when));
@@ -250,8 +230,7 @@ fn a_failing_io_uring_enter_does_not_hang() {
         let (ok, output) = finish(command.stdout(Stdio::piped()).spawn().unwrap(), Duration::from_secs(40));
         let trace = std::fs::read_to_string(&trace).unwrap_or_default();
         if !trace.contains("INJECTED") && !ok {
-            println!("SKIPPED: strace cannot trace here: {trace}");
-            return;
+            return skip(&format!("strace cannot trace here: {trace}"));
         }
         let injected = trace.matches("INJECTED").count();
         assert!(ok && output.contains("all of it was done"), "{errno}: hung or failed\n{output}");
@@ -277,8 +256,7 @@ fn child_without_a_ring() {
 #[test]
 fn a_refused_ring_is_reported() {
     if Command::new("strace").arg("-V").output().is_err() {
-        println!("SKIPPED: no strace, which refuses the ring");
-        return;
+        return skip("no strace, which refuses the ring (Debian: apt-get install strace)");
     }
     for (errno, says) in [
         ("EPERM", "io_uring_setup"),

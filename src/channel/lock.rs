@@ -84,15 +84,6 @@ impl HomeLock {
             .mode(0o700)
             .create(home)
             .map_err(failed(home, "make the home directory"))?;
-        let no_file = || {
-            let why =
-                "something that is no regular file is in its place; move it away, and loopd makes a new one";
-            failed(&path, "take the lock file")(io::Error::new(io::ErrorKind::InvalidInput, why))
-        };
-        // opening a pipe or a device may wait, or do something
-        if std::fs::symlink_metadata(&path).is_ok_and(|there| !there.is_file()) {
-            return Err(no_file());
-        }
         let file = open(&path).map_err(failed(&path, "open the lock file"))?;
         let mut file = match try_lock(file) {
             Ok(file) => file,
@@ -155,7 +146,12 @@ impl SlotsLock {
 
 /// Opens a lock file, which is made when it is not there.
 fn open(path: &Path) -> io::Result<File> {
-    let flags = OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
+    // opening a pipe or a device may wait, or do something
+    if std::fs::symlink_metadata(path).is_ok_and(|there| !there.is_file()) {
+        let why = "something that is no regular file is in its place; move it away, and loopd makes a new one";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
+    let flags = OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags.bits());
     options.open(path)

@@ -3,46 +3,31 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use boxmaker::proto::{ErrorCode, EventKind, Incoming, Reply, Request, SessionId, SessionState};
 
 use crate::support::bench::Bench;
 use crate::support::daemon::Daemon;
+use crate::support::mounted::{self, Mounted};
 use crate::support::scripted_server::Script;
 use crate::support::talk::{told, why};
 use crate::support::{skip, wait_until};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Runs a command that has to go well; the reason when it does not.
-fn run(program: &str, arguments: &[&str]) -> Result<(), String> {
-    match Command::new(program).args(arguments).output() {
-        Ok(output) if output.status.success() => Ok(()),
-        Ok(output) => Err(format!("{program}: {}", String::from_utf8_lossy(&output.stderr).trim())),
-        Err(e) => Err(format!("{program}: {e}")),
-    }
-}
-
-/// What is mounted, and goes with the value.
-struct Mounts(Vec<PathBuf>);
-
-impl Mounts {
-    fn add(&mut self, arguments: &[&str], at: &Path) -> Result<(), String> {
-        run("mount", &[arguments, &[at.to_str().unwrap()]].concat())?;
-        self.0.push(at.to_owned());
-        Ok(())
-    }
-}
+/// What is mounted; the newest goes first.
+struct Mounts(Vec<Mounted>);
 
 impl Drop for Mounts {
     fn drop(&mut self) {
-        for at in self.0.drain(..).rev() {
-            let _ = Command::new("fsfreeze").arg("-u").arg(&at).stderr(Stdio::null()).status();
-            let _ = Command::new("umount").arg("-l").arg(&at).status();
-        }
+        while self.0.pop().is_some() {}
     }
+}
+
+fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
+    mounted::run(Command::new(program).args(arguments))
 }
 
 /// An ext4 as the daemon's home, in a sparse file on a tmpfs of 24 MB: what fills the tmpfs makes the disk fail.
@@ -57,15 +42,11 @@ fn on_ext4() -> Result<OnExt4, String> {
     // the home goes before the bench does
     bench.gone = true;
     let (below, home) = (bench.dir().join("below"), bench.home().to_owned());
-    fs::create_dir(&below).unwrap();
-    fs::create_dir(&home).unwrap();
-    let mut mounts = Mounts(Vec::new());
-    mounts.add(&["-t", "tmpfs", "-o", "size=24m", "none"], &below)?;
+    let mut mounts = Mounts(vec![Mounted::tmpfs("size=24m", &below)?]);
     let image = below.join("image");
     fs::File::create(&image).and_then(|file| file.set_len(64 << 20)).unwrap();
-    let image = image.to_str().unwrap();
-    run("mkfs.ext4", &["-q", "-F", "-E", "lazy_itable_init=0,nodiscard", image])?;
-    mounts.add(&["-o", "loop", image], &home)?;
+    run("mkfs.ext4", &["-q", "-F", "-E", "lazy_itable_init=0,nodiscard", image.to_str().unwrap()])?;
+    mounts.0.push(Mounted::image(&image, &home)?);
     fs::set_permissions(&home, fs::Permissions::from_mode(0o700)).unwrap();
     bench.start_daemon();
     Ok(OnExt4 { bench, mounts, below })
@@ -129,31 +110,57 @@ fn a_disk_that_fails_below_its_file_system() {
     drop(talk);
     bench.kill_daemon();
     drop(mounts.0.pop());
-    run("umount", &[bench.home().to_str().unwrap()]).unwrap();
     fs::remove_file(below.join("filler")).unwrap();
     let image = below.join("image");
-    // the block device goes a moment after its file system, and what it still holds must not be mounted
-    wait_until(PATIENCE, "the block device is gone", || {
-        let devices = Command::new("losetup").arg("-j").arg(&image).output().unwrap();
-        devices.stdout.is_empty()
-    });
     let mended = Command::new("e2fsck").arg("-fy").arg(&image).output().unwrap();
     println!("{}", String::from_utf8_lossy(&mended.stdout));
-    mounts.add(&["-o", "loop", image.to_str().unwrap()], bench.home()).unwrap();
+    mounts.0.push(Mounted::image(&image, bench.home()).unwrap());
     assert!(log_of(bench.home(), &id).starts_with(&before), "what was told is gone");
     bench.start_daemon();
     let mut talk = bench.talk();
     for session in [&id, &other] {
         if talk.info(session).state == SessionState::Damaged {
-            let config = bench.dir().join("loopd.toml");
-            let mut repair = Command::new(env!("CARGO_BIN_EXE_loopd"));
-            repair.arg("--config").arg(config).args(["repair", session.as_str(), "--yes"]);
-            assert!(repair.status().unwrap().success());
+            println!("{}", bench.repair(session));
         }
         talk.attach(session, None);
         assert_eq!(told(&talk.turn(session, "We go on")).last().unwrap(), "turn_end done");
     }
     bench.kill_daemon();
+}
+
+#[test]
+fn a_file_system_that_turned_read_only_while_its_logs_were_open() {
+    let OnExt4 { mut bench, mounts, below } = match on_ext4() {
+        Ok(ready) => ready,
+        Err(reason) => return skip(&format!("no ext4 can be mounted here: {reason}")),
+    };
+    let mut talk = bench.talk();
+    let id = talk.create();
+    talk.turn(&id, "Hello");
+    let before = log_of(bench.home(), &id);
+    let image = below.join("image");
+    let device = run("losetup", &["-n", "-O", "NAME", "-j", image.to_str().unwrap()]).unwrap();
+    let trigger = Path::new("/sys/fs/ext4").join(device.trim_start_matches("/dev/")).join("trigger_fs_error");
+    run("mount", &["-o", "remount,errors=remount-ro", bench.home().to_str().unwrap()]).unwrap();
+    if let Err(reason) = fs::write(&trigger, "told by a test") {
+        return skip(&format!("{}: {reason}", trigger.display()));
+    }
+    for text in ["More", "And more"] {
+        let error = talk.ask(Request::Send { session: id.clone(), text: text.to_owned() }).unwrap_err();
+        println!("told: {error}");
+        assert_eq!(error.code, ErrorCode::Disk, "{error}");
+        assert!(
+            error.message.contains("0.jsonl") && error.message.contains("nothing was written"),
+            "{error}"
+        );
+        assert!(!error.message.contains("unknown"), "it is known: {error}");
+    }
+    assert_eq!(talk.usage(&id).len(), 1, "it can be read");
+    assert_eq!(talk.info(&id).state, SessionState::Ok);
+    assert_eq!(log_of(bench.home(), &id), before);
+    drop(talk);
+    bench.kill_daemon();
+    drop(mounts);
 }
 
 #[test]
@@ -223,10 +230,10 @@ fn a_log_that_is_a_device_without_an_end() {
     talk.turn(&other, "Hello there");
     bench.kill_daemon();
     let log = bench.home().join("sessions").join(id.as_str()).join("0.jsonl");
-    let mut mounts = Mounts(Vec::new());
-    if let Err(reason) = mounts.add(&["--bind", "/dev/full"], &log) {
-        return skip(&format!("nothing can be mounted here: {reason}"));
-    }
+    let over = match Mounted::bind(Path::new("/dev/full"), &log) {
+        Ok(mounted) => mounted,
+        Err(reason) => return skip(&format!("nothing can be mounted here: {reason}")),
+    };
     bench.start_daemon();
     let mut talk = bench.talk();
     let error = talk.ask(Request::Send { session: id.clone(), text: "More".to_owned() }).unwrap_err();
@@ -236,7 +243,7 @@ fn a_log_that_is_a_device_without_an_end() {
     assert!(bench.daemon().rss_kb() < 200_000, "{} kB", bench.daemon().rss_kb());
     talk.attach(&other, None);
     assert_eq!(told(&talk.turn(&other, "You are not touched")).last().unwrap(), "turn_end done");
-    drop(mounts);
+    drop(over);
     // without a restart
     talk.attach(&id, None);
     assert_eq!(told(&talk.turn(&id, "And you are back")).last().unwrap(), "turn_end done");

@@ -4,7 +4,10 @@
 #![allow(missing_docs, reason = "tests")]
 
 mod disk;
+mod heals;
 mod kill;
 mod refused;
+#[path = "../store_support/mod.rs"]
+mod store_support;
 #[path = "../support/mod.rs"]
 mod support;

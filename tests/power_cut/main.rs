@@ -25,8 +25,9 @@ use std::time::{Duration, Instant};
 use ledger::{Told, lost, opens};
 use store_support::sim::Rng;
 use support::bench::Bench;
+use support::mounted::Mounted;
 use support::scripted_server::Script;
-use uml::{Disks, Guest, Mounted};
+use uml::{Disks, Guest};
 
 /// A guest that says nothing for so long hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -168,12 +169,12 @@ fn check_states(recording: &Recording, states: u64, go_on: u64, rng: &mut Rng) -
         // another file for each state: a block device remembers what an earlier one held
         let image = images.path().join(n.to_string());
         fs::write(&image, record::state(base, entries, end, || rng.next())).unwrap();
-        let mounted = Mounted::new(&image, &at).or_else(|_| {
+        let mounted = Mounted::image(&image, &at).or_else(|_| {
             // ext4 writes its superblock, two sectors, in place and without its journal: torn between the two it
             // has a wrong checksum, and is put right by the e2fsck that runs at boot
             checked += 1;
             let _ = Command::new("e2fsck").arg("-fy").arg(&image).output();
-            Mounted::new(&image, &at)
+            Mounted::image(&image, &at)
         });
         let found = match mounted {
             Err(why) => vec![format!("the file system does not mount: {why}")],

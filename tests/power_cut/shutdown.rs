@@ -15,8 +15,8 @@ use crate::guest::{Console, note, one_turn};
 use crate::ledger::{Told, lost, opens};
 use crate::store_support::sim::Rng;
 use crate::support::bench::Bench;
+use crate::support::mounted::Mounted;
 use crate::support::skip;
-use crate::uml::Mounted;
 
 /// `EXT4_IOC_SHUTDOWN`, `XFS_IOC_GOINGDOWN` and `F2FS_IOC_SHUTDOWN` are one and the same.
 const SHUTDOWN: libc::c_ulong = 0x8004_587d;
@@ -40,7 +40,7 @@ fn shut_down(mounted: &Path) {
 /// Turns, a cut in the middle of one, and what is left of it.
 fn round(image: &Path, at: &Path, turns: u64, rng: &mut Rng) -> (Vec<Told>, Vec<String>) {
     let mut console = Console::here(at);
-    let disk = Mounted::new(image, at).unwrap();
+    let disk = Mounted::image(image, at).unwrap();
     fs::create_dir(at.join("home")).unwrap();
     let mut bench = Bench::prepare("", |_| note(at));
     bench.gone = true;
@@ -62,7 +62,7 @@ fn round(image: &Path, at: &Path, turns: u64, rng: &mut Rng) -> (Vec<Told>, Vec<
     drop(talk);
     bench.kill_daemon();
     drop((bound, disk));
-    let _disk = Mounted::new(image, at).unwrap();
+    let _disk = Mounted::image(image, at).unwrap();
     let mut wrong = lost(at, &console.told);
     let runtime = boxmaker::store::Uring::runtime().expect("io_uring");
     wrong.extend(runtime.block_on(opens(&at.join("home"), &console.told)).0);

@@ -1,6 +1,6 @@
 //! A user-mode Linux: a whole kernel as a process, whose power can be cut with a signal.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -152,60 +152,4 @@ impl Drop for Guest {
     fn drop(&mut self) {
         self.cut();
     }
-}
-
-/// A disk's image, mounted on the host until it is dropped.
-pub struct Mounted {
-    at: PathBuf,
-    /// What a loop device was made for.
-    image: Option<PathBuf>,
-}
-
-impl Mounted {
-    /// Mounts; ext4 replays its journal.
-    pub fn new(image: &Path, at: &Path) -> Result<Self, String> {
-        fs::create_dir_all(at).map_err(|e| e.to_string())?;
-        run(Command::new("mount").args(["-o", "loop"]).arg(image).arg(at))?;
-        Ok(Self { at: at.to_owned(), image: Some(image.to_owned()) })
-    }
-
-    /// Shows a folder at another place, too.
-    pub fn bind(from: &Path, at: &Path) -> Result<Self, String> {
-        run(Command::new("mount").arg("--bind").arg(from).arg(at))?;
-        Ok(Self { at: at.to_owned(), image: None })
-    }
-
-    /// Unmounts, and sees that nothing of the file system is left in the kernel.
-    fn unmount(&self) -> Result<(), String> {
-        if run(Command::new("findmnt").arg("--noheadings").arg(&self.at)).is_ok() {
-            run(Command::new("umount").arg(&self.at))?;
-        }
-        let Some(image) = &self.image else { return Ok(()) };
-        let devices = run(Command::new("losetup").arg("--associated").arg(image))?;
-        if devices.is_empty() { Ok(()) } else { Err(format!("still in use: {devices}")) }
-    }
-}
-
-impl Drop for Mounted {
-    /// A killed process is gone before the kernel has let go of its io_uring and of the files that are open
-    /// in it, and a process with a mount namespace of its own keeps a file system too. So it is waited for:
-    /// one that lives on would be there, as it is, when the image is mounted again.
-    fn drop(&mut self) {
-        let begin = Instant::now();
-        while let Err(why) = self.unmount() {
-            if begin.elapsed() > Duration::from_secs(20) {
-                let _ = Command::new("umount").arg("-l").arg(&self.at).output();
-                assert!(std::thread::panicking(), "{}: {why}", self.at.display());
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-}
-
-/// Runs a program; gives what it printed.
-fn run(command: &mut Command) -> Result<String, String> {
-    let output = command.output().map_err(|e| e.to_string())?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
-    if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
 }

@@ -5,6 +5,7 @@
 
 pub mod bench;
 pub mod daemon;
+pub mod mounted;
 pub mod parts;
 pub mod real_server;
 pub mod rig;
