@@ -12,10 +12,7 @@ use std::time::Instant;
 
 use store_support::model::{history, nth_operation};
 use store_support::remedies;
-use store_support::sim::{Bugs, Fault, Rng};
-
-const FAULTS: [Fault; 6] =
-    [Fault::Error(5), Fault::Error(28), Fault::Done(5), Fault::Short, Fault::Sync, Fault::Crash];
+use store_support::sim::{Bugs, FAULTS, Rng};
 
 /// One history: of every sixteen, two are long, two are repairs or recoveries, and the others a create and
 /// appends in which one operation fails.

@@ -308,6 +308,9 @@ impl Model {
 
     /// Everything that anybody was told is there, and everything has a way out.
     async fn verify(&mut self, sim: &Sim) -> Verdict {
+        if let Some(wrong) = sim.wrong().first() {
+            return Err(wrong.clone());
+        }
         let catalog = catalog(sim);
         catalog.sweep().await.map_err(|e| format!("sweep: {e}"))?;
         let list = catalog.list().await.map_err(|e| format!("list: {e}"))?;
@@ -360,12 +363,40 @@ impl Model {
         };
         match remedy {
             Remedy::MoveAway(_) if known.uncertain => Ok(None),
+            // what an earlier life of the disk left behind the end may look like a record
+            Remedy::Refused(SessionError::Torn { .. }) => Self::recover(catalog, id, known).await,
             Remedy::Cut(_) => match catalog.open(id).await {
                 Ok((session, _)) => Ok(Some(session)),
                 Err(e) => Err(format!("{id} does not open after its repair: {e}")),
             },
             other => Err(format!("{id}, which fails with {error}, has the remedy {other:?}")),
         }
+    }
+
+    /// A session that cannot be repaired: every record that anybody was told of is in its copy.
+    async fn recover(
+        catalog: &Catalog<Sim>,
+        id: &SessionId,
+        known: &Known,
+    ) -> Result<Option<Session<Sim>>, String> {
+        let copy: SessionId = "copy".parse().unwrap();
+        match catalog.recover(id, Some(copy.clone())).await {
+            Ok(Some(_)) => {
+                let (session, _) = catalog.open(&copy).await.map_err(|e| format!("copy: {e}"))?;
+                let shown = &session.records()[1..];
+                let expected: Vec<_> = known.acked.iter().chain(&known.maybe).cloned().collect();
+                if !shown.starts_with(&known.acked) || !expected.starts_with(shown) {
+                    return Err(format!("{id}: its copy has {} records of {expected:?}", shown.len()));
+                }
+                drop(session);
+                catalog.delete(&copy).await.map_err(|e| format!("delete the copy: {e}"))?;
+            }
+            // not one record is good: its creation was not acknowledged
+            Err(_) if known.uncertain => {}
+            other => return Err(format!("{id} can be neither repaired nor recovered: {other:?}")),
+        }
+        catalog.delete(id).await.map_err(|e| format!("delete {id}: {e}"))?;
+        Ok(None)
     }
 }
 

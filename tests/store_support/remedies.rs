@@ -53,7 +53,8 @@ pub async fn repair(n: u64, fault: Fault, seed: u64) -> Result<bool, String> {
     let reached = sim.ops() - before >= n;
     let after = sim.power_cut(seed ^ n);
     let now = bytes(&after, &log_of("a"))?;
-    if now != torn && now != whole {
+    // a file that was cut has any length between the two until that is synced
+    if !now.starts_with(&whole) || !torn.starts_with(&now) {
         return Err("the log is neither torn nor whole".to_owned());
     }
     if let Ok(Remedy::Cut(cut)) = &first
@@ -61,7 +62,7 @@ pub async fn repair(n: u64, fault: Fault, seed: u64) -> Result<bool, String> {
     {
         return Err("told that it is cut, and it is not, or what was cut is not kept".to_owned());
     }
-    if now == torn {
+    if now != whole {
         match catalog(&after).repair(&id("a")).await {
             Ok(Remedy::Cut(_)) => {}
             other => return Err(format!("the second repair: {other:?}")),

@@ -3,8 +3,10 @@
 //! Each file has two contents: what reads show (the page cache) and what the disk holds. A write makes
 //! sectors of 512 bytes dirty; a sync takes them to the disk. Each directory has two sets of names in the
 //! same way, with the changes between them in order. A power cut keeps any subset of the dirty sectors,
-//! any length between the two, and any subset of the unsynced changes of names. A failed sync takes some
-//! sectors to the disk and marks the others clean all the same, as Linux does.
+//! any length between the two, and any subset of the unsynced changes of names; where a file is longer than what
+//! was written of it, there are zeros, or what the disk held before. A failed sync takes some
+//! sectors to the disk and marks the others clean all the same, as Linux does. An operation takes as long as it
+//! likes, so those of several sessions overtake each other.
 
 use std::cell::{Ref, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,13 +25,34 @@ pub enum Fault {
     Error(i32),
     /// It fails, but was done all the same; a sync in it fails as a sync does.
     Done(i32),
-    /// An append writes a part of its bytes. Other operations fail with ENOSPC.
+    /// An append writes a part of its bytes, a read gives a part of what there is. Other operations fail with
+    /// ENOSPC.
     Short,
     /// An append writes everything, its sync fails. Other operations fail with EIO.
     Sync,
     /// From here on nothing answers: the power is gone, or the process is killed.
     Crash,
 }
+
+/// What can happen to an operation: each errno that the store treats in its own way, and those that disks and
+/// kernels give: EINTR, EIO, EAGAIN, ENOMEM, EFBIG, ENOSPC, EROFS, EDQUOT, ECANCELED.
+pub const FAULTS: [Fault; 15] = [
+    Fault::Error(4),
+    Fault::Error(5),
+    Fault::Error(11),
+    Fault::Error(12),
+    Fault::Error(27),
+    Fault::Error(28),
+    Fault::Error(30),
+    Fault::Error(122),
+    Fault::Error(125),
+    Fault::Done(5),
+    Fault::Done(30),
+    Fault::Done(125),
+    Fault::Short,
+    Fault::Sync,
+    Fault::Crash,
+];
 
 /// Defects that a storage, or its use, could have: planted to see that the checks find them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -44,6 +67,12 @@ pub struct Bugs {
     pub sync_failure_hidden: bool,
     /// What is only in the page cache is shown by a fresh open.
     pub no_refresh: bool,
+    /// Write and sync of an append are not ordered: now one comes first, now the other.
+    pub unordered: bool,
+    /// A sync that failed is tried again, and what the second says is told.
+    pub sync_again: bool,
+    /// A record is written in two pieces.
+    pub two_writes: bool,
 }
 
 /// A small generator of pseudo-random numbers (xorshift64*), so that a seed gives the same run for ever.
@@ -101,6 +130,8 @@ struct Disk {
     bugs: Bugs,
     rng: Rng,
     trace: Vec<String>,
+    /// Writes that no store may make, whatever becomes of them.
+    wrong: Vec<String>,
 }
 
 /// The simulated disk.
@@ -110,6 +141,9 @@ pub struct Sim(Rc<RefCell<Disk>>);
 fn errno<T>(code: i32) -> io::Result<T> {
     Err(io::Error::from_raw_os_error(code))
 }
+
+/// An operation that is a read, and gives less than there is.
+const SHORT_READ: &str = "read a part of";
 
 const ENOENT: i32 = 2;
 const EIO: i32 = 5;
@@ -135,6 +169,7 @@ impl Sim {
             bugs,
             rng: Rng::new(seed),
             trace: Vec::new(),
+            wrong: Vec::new(),
         })))
     }
 
@@ -167,6 +202,11 @@ impl Sim {
         Ref::map(self.0.borrow(), |disk| &disk.trace)
     }
 
+    /// Writes that no store may make: a part of a record, or not at the end of a log.
+    pub fn wrong(&self) -> Vec<String> {
+        self.0.borrow().wrong.clone()
+    }
+
     /// The machine after the process was killed: the page cache stays.
     pub fn killed(&self) -> Self {
         let disk = self.0.borrow();
@@ -180,6 +220,7 @@ impl Sim {
             bugs: disk.bugs,
             rng: disk.rng.clone(),
             trace: vec!["-- killed".to_owned()],
+            wrong: disk.wrong.clone(),
         })))
     }
 
@@ -212,6 +253,12 @@ impl Sim {
         disk.nodes.insert(node, Node::File { cache: bytes.clone(), disk: bytes, dirty: BTreeSet::new() });
     }
 
+    /// Whether this is what happens to the next operation.
+    fn next_is(&self, fault: Fault) -> bool {
+        let disk = self.0.borrow();
+        disk.fault == Some((disk.ops + 1, fault))
+    }
+
     /// Counts an operation and says what shall happen to it.
     fn begin(&self, what: &str, path: &Path) -> io::Result<Option<Fault>> {
         let mut disk = self.0.borrow_mut();
@@ -235,10 +282,12 @@ impl Sim {
         path: &Path,
         work: impl FnOnce(&mut Disk) -> io::Result<T>,
     ) -> io::Result<T> {
+        self.take_time().await;
         let fault = self.begin(what, path)?;
         let result = match fault {
             None => work(&mut self.0.borrow_mut()),
             Some(Fault::Error(code)) => errno(code),
+            Some(Fault::Short) if what == SHORT_READ => work(&mut self.0.borrow_mut()),
             Some(Fault::Short) => errno(ENOSPC),
             Some(Fault::Sync) => errno(EIO),
             Some(Fault::Done(code)) => work(&mut self.0.borrow_mut()).and_then(|_| errno(code)),
@@ -251,8 +300,16 @@ impl Sim {
                 errno(EIO)
             }
         };
-        tokio::task::yield_now().await;
+        self.take_time().await;
         result
+    }
+
+    /// Lets others go first, at random.
+    async fn take_time(&self) {
+        let turns = self.0.borrow_mut().rng.below(4);
+        for _ in 0..turns {
+            tokio::task::yield_now().await;
+        }
     }
 }
 
@@ -271,6 +328,9 @@ impl Node {
                 let (none, all) = (rng.chance(4), rng.chance(4));
                 let mut now = disk.clone();
                 now.resize(len, 0);
+                if rng.chance(4) {
+                    leave_stale(disk.len(), &mut now, rng);
+                }
                 for sector in dirty.iter() {
                     if all || (!none && rng.chance(2)) {
                         copy_sector(cache, &mut now, *sector);
@@ -332,6 +392,23 @@ impl Node {
                     changes.clear();
                 }
             }
+        }
+    }
+}
+
+/// Fills what is new in `now` from `from` on, sector by sector, with what may have been on the disk there: parts
+/// of this log's own past, or anything at all.
+fn leave_stale(from: usize, now: &mut [u8], rng: &mut Rng) {
+    let old = now[..from.min(now.len())].to_vec();
+    let first = old.len().div_ceil(SECTOR);
+    for begin in (first * SECTOR..now.len()).step_by(SECTOR) {
+        let end = (begin + SECTOR).min(now.len());
+        let sectors = old.len() / SECTOR;
+        if sectors > 0 && rng.chance(2) {
+            let at = rng.below(sectors) * SECTOR;
+            now[begin..end].copy_from_slice(&old[at..at + end - begin]);
+        } else {
+            now[begin..end].iter_mut().for_each(|byte| *byte = rng.next().to_le_bytes()[0]);
         }
     }
 }
@@ -409,6 +486,17 @@ impl Disk {
             if end > at {
                 dirty.extend(at / SECTOR..=(end - 1) / SECTOR);
             }
+        }
+    }
+
+    /// A write is whole lines, and goes to the end of what is there.
+    fn check_write(&mut self, node: u64, at: usize, bytes: &[u8]) {
+        let Some(Node::File { cache, .. }) = self.nodes.get(&node) else { return };
+        if cache.len() != at {
+            self.wrong.push(format!("a write at {at} of a file of {} bytes", cache.len()));
+        }
+        if bytes.last() != Some(&b'\n') {
+            self.wrong.push(format!("a write of {} bytes that ends in the middle of a line", bytes.len()));
         }
     }
 
@@ -523,23 +611,26 @@ impl Storage for Sim {
 impl StorageFile for SimFile {
     async fn read_at(&self, at: u64, mut buffer: Vec<u8>) -> io::Result<Vec<u8>> {
         let at = usize::try_from(at).unwrap();
-        self.sim
-            .run("read", &self.path, |disk| match disk.nodes.get(&self.node) {
-                Some(Node::File { cache, .. }) => {
-                    let rest = cache.get(at..).unwrap_or_default();
-                    let n = rest.len().min(buffer.len());
-                    buffer.truncate(n);
-                    buffer.copy_from_slice(&rest[..n]);
-                    Ok(buffer)
-                }
-                _ => errno(ENOENT),
-            })
-            .await
+        let short = self.sim.next_is(Fault::Short);
+        let read = |disk: &mut Disk| match disk.nodes.get(&self.node) {
+            Some(Node::File { cache, .. }) => {
+                let rest = cache.get(at..).unwrap_or_default();
+                let whole = rest.len().min(buffer.len());
+                // nothing at all would be the file's end
+                let n = if short { whole.min(1 + disk.rng.below(whole.max(1))) } else { whole };
+                buffer.truncate(n);
+                buffer.copy_from_slice(&rest[..n]);
+                Ok(buffer)
+            }
+            _ => errno(ENOENT),
+        };
+        self.sim.run(if short { SHORT_READ } else { "read" }, &self.path, read).await
     }
 
     async fn append(&self, at: u64, bytes: Vec<u8>) -> Appended {
         let at = usize::try_from(at).unwrap();
         let failed = |code| Appended { written: errno(code), synced: errno(ECANCELED) };
+        self.sim.take_time().await;
         let Ok(fault) = self.sim.begin("append", &self.path) else {
             return failed(EIO);
         };
@@ -547,6 +638,11 @@ impl StorageFile for SimFile {
             let disk = &mut *self.sim.0.borrow_mut();
             let part = disk.rng.below(bytes.len());
             let bugs = disk.bugs;
+            let half = bytes.len() / 2;
+            if self.path.extension().is_some_and(|extension| extension == "jsonl") {
+                let first = if bugs.two_writes { &bytes[..half] } else { &bytes };
+                disk.check_write(self.node, at, first);
+            }
             match fault {
                 Some(Fault::Error(code)) => failed(code),
                 // some bytes may have been written before the error
@@ -561,7 +657,11 @@ impl StorageFile for SimFile {
                 Some(Fault::Sync) => {
                     disk.write(self.node, at, &bytes);
                     disk.sync_fails(self.node);
-                    let synced = if bugs.sync_failure_hidden { Ok(()) } else { errno(EIO) };
+                    if bugs.sync_again {
+                        disk.sync(self.node);
+                    }
+                    let told = bugs.sync_failure_hidden || bugs.sync_again;
+                    let synced = if told { Ok(()) } else { errno(EIO) };
                     Appended { written: Ok(bytes.len()), synced }
                 }
                 Some(Fault::Crash) => {
@@ -573,18 +673,19 @@ impl StorageFile for SimFile {
                     failed(EIO)
                 }
                 None => {
-                    if bugs.sync_overtakes {
+                    let overtakes = bugs.sync_overtakes || (bugs.unordered && disk.rng.chance(2));
+                    if overtakes {
                         disk.sync(self.node);
                     }
                     disk.write(self.node, at, &bytes);
-                    if !bugs.sync_overtakes && !bugs.ack_before_sync {
+                    if !overtakes && !bugs.ack_before_sync {
                         disk.sync(self.node);
                     }
                     Appended { written: Ok(bytes.len()), synced: Ok(()) }
                 }
             }
         };
-        tokio::task::yield_now().await;
+        self.sim.take_time().await;
         appended
     }
 
@@ -602,6 +703,7 @@ impl StorageFile for SimFile {
     }
 
     async fn sync(&self) -> io::Result<()> {
+        self.sim.take_time().await;
         let fault = self.sim.begin("sync", &self.path)?;
         let result = {
             let disk = &mut *self.sim.0.borrow_mut();
@@ -610,13 +712,16 @@ impl StorageFile for SimFile {
                     disk.sync(self.node);
                     Ok(())
                 }
-                Some(_) => {
+                Some(fault) => {
                     disk.sync_fails(self.node);
-                    errno(EIO)
+                    match fault {
+                        Fault::Error(code) | Fault::Done(code) => errno(code),
+                        Fault::Short | Fault::Sync | Fault::Crash => errno(EIO),
+                    }
                 }
             }
         };
-        tokio::task::yield_now().await;
+        self.sim.take_time().await;
         result
     }
 
