@@ -31,7 +31,7 @@ power-cut:
 	@BOXMAKER_POWER_CUTS=$(N) cargo test --test power_cut -- --nocapture --test-threads 1
 
 endurance:
-	@cargo bench --quiet --bench histories -- 1000000
+	@cargo run --quiet --release -p boxmaker-histories -- 1000000
 	@BOXMAKER_KILLS=1000 cargo test --test faults -- --nocapture --test-threads 1 kill
 	@BOXMAKER_FUZZ_SECONDS=120 cargo test --test fuzz -- --nocapture --test-threads 1
 	@BOXMAKER_LOAD_SECONDS=600 BOXMAKER_LOAD_SESSIONS=1000 BOXMAKER_LOAD_TURNS=50 \

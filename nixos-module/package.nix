@@ -21,8 +21,9 @@ rustPlatform.buildRustPackage {
       ../Cargo.toml
       ../LICENSE-APACHE
       ../LICENSE-MIT
-      # Cargo.toml names it
+      # Cargo.toml names them
       ../tests/bench
+      ../tests/histories
       ../src
     ];
   };

@@ -5,17 +5,19 @@ use std::path::Path;
 
 use super::storage::{Access, Storage, StorageFile};
 
-/// How much is asked of the disk at once.
+/// How much is asked of the disk at once, at most, and of a file's beginning: most files are small.
 const PIECE: usize = 128 * 1024;
+const FIRST_PIECE: usize = 16 * 1024;
 
 /// The longest line that is read whole; what is longer is no record of ours.
 pub(crate) const LONGEST_LINE: usize = 96 * 1024 * 1024;
 
 /// Reads a piece, again when a signal came in between.
 async fn piece<F: StorageFile>(file: &F, at: u64, mut buffer: Vec<u8>) -> io::Result<Vec<u8>> {
+    let wanted = if at == 0 { FIRST_PIECE } else { PIECE };
     loop {
-        if buffer.len() < PIECE {
-            buffer = vec![0; PIECE];
+        if buffer.len() < wanted {
+            buffer = vec![0; wanted];
         }
         match file.read_at(at, buffer).await {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => buffer = Vec::new(),

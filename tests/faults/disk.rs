@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use boxmaker::proto::{ErrorCode, EventKind, Incoming, Reply, Request, SessionId, SessionState};
 
+use boxmaker::store::{Access, Storage as _, StorageFile as _, Uring};
+
 use crate::support::bench::Bench;
 use crate::support::daemon::Daemon;
 use crate::support::mounted::{self, Mounted};
@@ -128,6 +130,40 @@ fn a_disk_that_fails_below_its_file_system() {
     bench.kill_daemon();
 }
 
+/// Makes the ext4 find itself broken: it takes nothing more, not even a sync.
+fn breaks(below: &Path, home: &Path) -> Result<(), String> {
+    let device = run("losetup", &["-n", "-O", "NAME", "-j", below.join("image").to_str().unwrap()])?;
+    let knobs = Path::new("/sys/fs/ext4").join(device.trim_start_matches("/dev/"));
+    run("mount", &["-o", "remount,errors=remount-ro", home.to_str().unwrap()])?;
+    fs::write(knobs.join("trigger_fs_error"), "told by a test").map_err(|e| e.to_string())
+}
+
+/// That a sync was asked of the kernel shows only where it fails.
+#[test]
+fn every_kind_of_sync_reaches_the_disk() {
+    let OnExt4 { mut bench, mounts, below } = match on_ext4() {
+        Ok(ready) => ready,
+        Err(reason) => return skip(&format!("no ext4 can be mounted here: {reason}")),
+    };
+    bench.kill_daemon();
+    let home = bench.home().to_owned();
+    Uring::runtime().unwrap().block_on(async {
+        let path = home.join("file");
+        let file = Uring.open(&path, Access::New).await.unwrap();
+        let appended = file.append(0, b"a line\n".to_vec()).await;
+        assert!(appended.written.is_ok() && appended.synced.is_ok(), "{appended:?}");
+        assert!(file.sync().await.is_ok() && file.refresh().await.is_ok());
+        assert!(Uring.sync_dir(&home).await.is_ok());
+        if let Err(reason) = breaks(&below, &home) {
+            return skip(&format!("no ext4 can be broken here: {reason}"));
+        }
+        assert!(file.sync().await.is_err(), "a file's sync was not asked for");
+        assert!(file.refresh().await.is_err(), "a refreshed file was not synced");
+        assert!(Uring.sync_dir(&home).await.is_err(), "a directory's sync was not asked for");
+    });
+    drop(mounts);
+}
+
 #[test]
 fn a_file_system_that_turned_read_only_while_its_logs_were_open() {
     let OnExt4 { mut bench, mounts, below } = match on_ext4() {
@@ -138,12 +174,8 @@ fn a_file_system_that_turned_read_only_while_its_logs_were_open() {
     let id = talk.create();
     talk.turn(&id, "Hello");
     let before = log_of(bench.home(), &id);
-    let image = below.join("image");
-    let device = run("losetup", &["-n", "-O", "NAME", "-j", image.to_str().unwrap()]).unwrap();
-    let trigger = Path::new("/sys/fs/ext4").join(device.trim_start_matches("/dev/")).join("trigger_fs_error");
-    run("mount", &["-o", "remount,errors=remount-ro", bench.home().to_str().unwrap()]).unwrap();
-    if let Err(reason) = fs::write(&trigger, "told by a test") {
-        return skip(&format!("{}: {reason}", trigger.display()));
+    if let Err(reason) = breaks(&below, bench.home()) {
+        return skip(&format!("no ext4 can be broken here: {reason}"));
     }
     for text in ["More", "And more"] {
         let error = talk.ask(Request::Send { session: id.clone(), text: text.to_owned() }).unwrap_err();

@@ -40,8 +40,8 @@ in
       pkgs.rustfmt
     ];
     buildPhase = ''
-      cargo fmt --check
-      cargo clippy --offline --locked --all-targets -- -D warnings
+      cargo fmt --all --check
+      cargo clippy --offline --locked --workspace --all-targets -- -D warnings
     '';
     doCheck = false;
     postInstall = "";

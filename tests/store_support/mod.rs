@@ -162,7 +162,8 @@ pub fn uring<T>(future: impl Future<Output = T>) -> T {
 
 /// A home in a temporary directory on a real disk.
 pub fn home() -> tempfile::TempDir {
-    tempfile::Builder::new().prefix("boxmaker-store-").tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+    let place = option_env!("CARGO_TARGET_TMPDIR").map_or_else(std::env::temp_dir, Into::into);
+    tempfile::Builder::new().prefix("boxmaker-store-").tempdir_in(place).unwrap()
 }
 
 pub fn mode(path: &Path) -> u32 {

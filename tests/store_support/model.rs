@@ -160,6 +160,35 @@ pub async fn nth_of_an_epoch(
     }
 }
 
+/// What may follow in a session.
+fn next_batch(session: &Session<Sim>, rng: &mut Rng) -> Vec<LogRecord> {
+    let longest = [10, 600, 3000][rng.below(3)];
+    let text = "x".repeat(rng.below(longest));
+    let unanswered = session.sequence().unanswered().first().map(|(call, ..)| call.0);
+    match (session.sequence().open_turn(), unanswered) {
+        (_, Some(call)) => {
+            let turn = session.sequence().open_turn().map_or(0, |turn| turn.0);
+            vec![tool_start(turn, call), tool_result(turn, call, ToolOutcome::Ok)]
+        }
+        _ if rng.chance(8) => vec![named(&text)],
+        (None, _) => vec![user(session.next_turn().0, &text)],
+        (Some(TurnId(turn)), _) if rng.chance(4) => {
+            vec![calling(turn, &[session.next_call().0]), usage(turn, 1)]
+        }
+        (Some(TurnId(turn)), _) => vec![assistant(turn, &text), usage(turn, 1), turn_end(turn)],
+    }
+}
+
+async fn write(session: &mut Session<Sim>, mut batch: Vec<LogRecord>) -> Result<(), SessionError> {
+    match (batch.len(), batch.pop()) {
+        (1, Some(record)) => session.append(record).await,
+        (_, last) => {
+            batch.extend(last);
+            session.append_all(batch).await
+        }
+    }
+}
+
 impl Model {
     async fn step(&mut self, sim: &Sim, rng: &mut Rng) -> Verdict {
         let id = id(&format!("s{}", rng.below(3)));
@@ -178,6 +207,7 @@ impl Model {
                 }
                 2 => catalog(sim).list().await.map(|_| ()).or(Ok(())),
                 3 => self.begin_epoch(sim, &id, rng).await,
+                4 | 5 => self.append_to_all(sim, rng).await,
                 _ => self.append(sim, &id, rng).await,
             },
         }
@@ -229,33 +259,39 @@ impl Model {
     }
 
     async fn append(&mut self, sim: &Sim, id: &SessionId, rng: &mut Rng) -> Verdict {
-        let known = self.sessions.get_mut(id).unwrap();
-        let session = self.open.get_mut(id).unwrap();
-        let longest = [10, 600, 3000][rng.below(3)];
-        let text = "x".repeat(rng.below(longest));
-        let unanswered = session.sequence().unanswered().first().map(|(call, ..)| call.0);
-        let mut batch = match (session.sequence().open_turn(), unanswered) {
-            (_, Some(call)) => {
-                let turn = session.sequence().open_turn().map_or(0, |turn| turn.0);
-                vec![tool_start(turn, call), tool_result(turn, call, ToolOutcome::Ok)]
-            }
-            _ if rng.chance(8) => vec![named(&text)],
-            (None, _) => vec![user(session.next_turn().0, &text)],
-            (Some(TurnId(turn)), _) if rng.chance(4) => {
-                vec![calling(turn, &[session.next_call().0]), usage(turn, 1)]
-            }
-            (Some(TurnId(turn)), _) => vec![assistant(turn, &text), usage(turn, 1), turn_end(turn)],
-        };
-        let result = match (batch.len(), batch.pop()) {
-            (1, Some(record)) => {
-                batch.push(record.clone());
-                session.append(record).await
-            }
-            (_, last) => {
-                batch.extend(last);
-                session.append_all(batch.clone()).await
-            }
-        };
+        let mut session = self.open.remove(id).unwrap();
+        let batch = next_batch(&session, rng);
+        let result = write(&mut session, batch.clone()).await;
+        self.account(sim, session, batch, result)
+    }
+
+    /// Appends to all open sessions at once: their operations overtake each other.
+    async fn append_to_all(&mut self, sim: &Sim, rng: &mut Rng) -> Verdict {
+        let mut writers = Vec::new();
+        for (_, mut session) in std::mem::take(&mut self.open) {
+            let batch = next_batch(&session, rng);
+            writers.push(tokio::task::spawn_local(async move {
+                let result = write(&mut session, batch.clone()).await;
+                (session, batch, result)
+            }));
+        }
+        for writer in writers {
+            let (session, batch, result) = writer.await.map_err(|e| e.to_string())?;
+            self.account(sim, session, batch, result)?;
+        }
+        Ok(())
+    }
+
+    /// Notes what the writer of an append was told.
+    fn account(
+        &mut self,
+        sim: &Sim,
+        session: Session<Sim>,
+        batch: Vec<LogRecord>,
+        result: Result<(), SessionError>,
+    ) -> Verdict {
+        let id = session.id().clone();
+        let known = self.sessions.get_mut(&id).unwrap();
         match result {
             Ok(()) => known.acked.extend(batch),
             Err(e) if (e.unknown() || sim.crashed()) && known.maybe.is_empty() => {
@@ -268,8 +304,8 @@ impl Model {
         if session.records()[1..] != known.acked {
             return Err(format!("{id}: the memory holds what was not acknowledged"));
         }
-        if session.is_poisoned() {
-            self.open.remove(id);
+        if !session.is_poisoned() {
+            self.open.insert(id, session);
         }
         Ok(())
     }

@@ -1,13 +1,15 @@
 //! A hundred thousand histories of the store on the simulated disk: failures, kills and power cuts.
 //!
-//! `cargo bench --bench histories -- [HISTORIES [FIRST_SEED]]`. Each history has a seed; a seed that breaks
+//! `cargo run --release -p boxmaker-histories -- [HISTORIES [FIRST_SEED]]`. Each history has a seed; a seed that breaks
 //! a promise is printed, and becomes a test. Exit status 1 when there was one.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 #[path = "../store_support/mod.rs"]
 mod store_support;
 
+use std::future::Future as _;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Instant;
 
 use store_support::model::{history, nth_operation};
@@ -27,33 +29,41 @@ async fn one(seed: u64) -> Result<(), String> {
     }
 }
 
+/// How many histories a thread has under way: while some wait for the clock, others go on.
+const AT_ONCE: usize = 32;
+
 fn main() {
-    // cargo itself adds --bench
     let mut numbers = std::env::args().skip(1).filter_map(|word| word.parse::<u64>().ok());
     let count = numbers.next().unwrap_or(100_000);
     let first = numbers.next().unwrap_or(0);
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let (next, broken, begin) = (AtomicU64::new(0), AtomicU64::new(0), Instant::now());
+    let some = async || {
+        loop {
+            let seed = first + next.fetch_add(1, Ordering::Relaxed);
+            if seed >= first + count {
+                break;
+            }
+            if let Err(why) = one(seed).await {
+                broken.fetch_add(1, Ordering::Relaxed);
+                println!("seed {seed}: {why}");
+            }
+        }
+    };
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                // without io_uring, on a clock that does not let anybody wait
-                let runtime = tokio::runtime::Builder::new_current_thread()
-                    .enable_time()
-                    .start_paused(true)
-                    .build()
-                    .unwrap();
-                loop {
-                    let seed = first + next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= first + count {
-                        break;
-                    }
-                    let verdict = tokio::task::LocalSet::new().block_on(&runtime, one(seed));
-                    if let Err(why) = verdict {
-                        broken.fetch_add(1, Ordering::Relaxed);
-                        println!("seed {seed}: {why}");
-                    }
-                }
+                // without io_uring
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+                let all = async {
+                    let mut under_way: Vec<_> = (0..AT_ONCE).map(|_| Box::pin(some())).collect();
+                    std::future::poll_fn(|cx| {
+                        under_way.retain_mut(|some| some.as_mut().poll(cx).is_pending());
+                        if under_way.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+                    })
+                    .await;
+                };
+                tokio::task::LocalSet::new().block_on(&runtime, all);
             });
         }
     });
