@@ -6,13 +6,14 @@ mod support;
 
 use std::fs;
 use std::process::Command;
+use std::time::Duration;
 
-use boxmaker::proto::{ErrorCode, LogRecord, Request, SessionId, SessionState, TurnId};
+use boxmaker::proto::{Digest, ErrorCode, LogRecord, Request, SessionId, SessionState, TurnId};
 use support::bench::Bench;
 use support::mounted::Mounted;
 use support::scripted_server::Script;
-use support::skip;
 use support::talk::{told, why};
+use support::{skip, wait_until};
 
 fn log_bytes(bench: &Bench, id: &SessionId) -> Vec<u8> {
     fs::read(bench.home().join("sessions").join(id.as_str()).join("0.jsonl")).unwrap()
@@ -160,4 +161,68 @@ fn a_file_system_mounted_read_only_is_a_definite_refusal() {
     bench.kill_daemon();
     bench.gone = true;
     drop(mounted);
+}
+
+#[test]
+fn what_is_left_of_a_creation_names_the_way_out() {
+    let bench = Bench::start("");
+    let mut talk = bench.talk();
+    let id = talk.create();
+    let half: SessionId = "half".parse().unwrap();
+    fs::create_dir(bench.home().join("sessions/half")).unwrap();
+    let requests = [
+        Request::Send { session: half.clone(), text: "Hello?".to_owned() },
+        Request::Open { session: half.clone() },
+        Request::Usage { session: half.clone() },
+        Request::Export { session: half.clone(), from: 0 },
+        Request::Create { id: Some(half.clone()), name: None },
+    ];
+    for request in requests {
+        let error = talk.ask(request.clone()).unwrap_err();
+        assert_eq!(error.code, ErrorCode::Damaged, "{request:?}: {error}");
+        assert!(error.message.contains("loopd repair half"), "{request:?}: {error}");
+    }
+    bench.repair(&half);
+    let error = talk.ask(Request::Usage { session: half.clone() }).unwrap_err();
+    assert_eq!(error.code, ErrorCode::NotFound, "{error}");
+    assert_eq!(told(&talk.turn(&id, "You are not touched")).last().unwrap(), "turn_end done");
+}
+
+#[test]
+fn a_lost_baseline_names_the_way_out_and_can_be_had_from_another_session() {
+    let mut bench = Bench::start("");
+    let mut talk = bench.talk();
+    let (id, other) = (talk.create(), talk.create());
+    talk.turn(&id, "Hello");
+    talk.turn(&other, "Hello there");
+    drop(talk);
+    bench.kill_daemon();
+    let baseline = |id: &SessionId| bench.home().join("sessions").join(id.as_str()).join("0.baseline.json");
+    let (lost, same) = (baseline(&id), baseline(&other));
+    let digest = Digest::of(&fs::read(&lost).unwrap()).to_string();
+    fs::remove_file(&lost).unwrap();
+    bench.start_daemon();
+    let mut talk = bench.talk();
+    let error = talk.ask(Request::Send { session: id.clone(), text: "More".to_owned() }).unwrap_err();
+    assert_eq!(error.code, ErrorCode::Damaged, "{error}");
+    for word in ["0.baseline.json", "missing", "another session's", digest.as_str()] {
+        assert!(error.message.contains(word), "{word}: {error}");
+    }
+    fs::copy(&same, &lost).unwrap();
+    talk.attach(&id, None);
+    assert_eq!(told(&talk.turn(&id, "More")).last().unwrap(), "turn_end done");
+}
+
+#[test]
+fn a_session_that_nobody_uses_is_dropped_from_memory_and_goes_on_when_asked() {
+    let bench = Bench::start("idle_session_seconds = 1\nopen_sessions = 2");
+    let mut talk = bench.talk();
+    let ids: Vec<SessionId> = (0..4).map(|_| talk.create()).collect();
+    talk.turn(&ids[0], "Hello");
+    assert!(talk.metric("boxmaker_open_sessions") <= 2, "open_sessions is the limit");
+    wait_until(Duration::from_secs(30), "idle sessions are dropped", || {
+        bench.talk().metric("boxmaker_open_sessions") == 0
+    });
+    talk.attach(&ids[0], None);
+    assert_eq!(told(&talk.turn(&ids[0], "Still there?")).last().unwrap(), "turn_end done");
 }

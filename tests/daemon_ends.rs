@@ -13,33 +13,11 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::bench::{Bench, HELLO, STAND_IN, next};
 use support::scripted_server::{Health, Script};
-use support::talk::{Talk, told};
+use support::slow_tool::{SLOW, begun, runs};
+use support::talk::told;
 use support::wait_until;
 
 const PATIENCE: Duration = Duration::from_secs(10);
-
-/// A tool that notes that it began, and then takes its time.
-fn slow(dir: &Path) -> String {
-    format!(
-        "[tools.command.slow]\nprogram = \"/bin/sh\"\nargs = [\"-c\", \"echo begun >> {}; sleep 60; echo ended\"]\n\
-         description = \"Takes its time.\"\npolicy = \"allow\"\n",
-        dir.join("notes").display()
-    )
-}
-
-const SLOW: &str = "<tool_call>\n{\"name\": \"slow\", \"arguments\": {}}\n</tool_call>";
-
-fn begun(limits: &str) -> (Bench, Talk, SessionId) {
-    let bench = Bench::start_with(limits, slow);
-    let mut talk = bench.talk();
-    let id = talk.create();
-    (bench, talk, id)
-}
-
-/// How often the tool was started.
-fn runs(bench: &Bench) -> usize {
-    fs::read_to_string(bench.dir().join("notes")).unwrap_or_default().lines().count()
-}
 
 fn prefill(kind: &EventKind) -> bool {
     matches!(kind, EventKind::Prefill { .. })

@@ -5,39 +5,16 @@
 mod support;
 
 use std::fs;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use boxmaker::proto::{EventKind, Request, SessionId, SessionState, ToolOutcome};
 use support::bench::{Bench, HELLO, STAND_IN, next};
 use support::scripted_server::Script;
-use support::talk::{Talk, told};
+use support::slow_tool::{SLOW, begun, runs};
+use support::talk::told;
 use support::wait_until;
 
 const PATIENCE: Duration = Duration::from_secs(10);
-
-/// A tool that notes that it began, and then takes its time.
-fn slow(dir: &Path) -> String {
-    format!(
-        "[tools.command.slow]\nprogram = \"/bin/sh\"\nargs = [\"-c\", \"echo begun >> {}; sleep 60; echo ended\"]\n\
-         description = \"Takes its time.\"\npolicy = \"allow\"\n",
-        dir.join("notes").display()
-    )
-}
-
-const SLOW: &str = "<tool_call>\n{\"name\": \"slow\", \"arguments\": {}}\n</tool_call>";
-
-fn begun(limits: &str) -> (Bench, Talk, SessionId) {
-    let bench = Bench::start_with(limits, slow);
-    let mut talk = bench.talk();
-    let id = talk.create();
-    (bench, talk, id)
-}
-
-/// How often the tool was started.
-fn runs(bench: &Bench) -> usize {
-    fs::read_to_string(bench.dir().join("notes")).unwrap_or_default().lines().count()
-}
 
 fn prefill(kind: &EventKind) -> bool {
     matches!(kind, EventKind::Prefill { .. })

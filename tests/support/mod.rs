@@ -11,6 +11,7 @@ pub mod real_server;
 pub mod rig;
 #[allow(missing_docs)]
 pub mod scripted_server;
+pub mod slow_tool;
 pub mod talk;
 
 use std::time::{Duration, Instant};
