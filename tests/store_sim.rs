@@ -28,7 +28,7 @@ fn seeds(default: u64) -> std::ops::Range<u64> {
 
 /// Histories of one quarter of the seeds, so that they run beside each other.
 fn histories(quarter: u64) {
-    for seed in seeds(800).filter(|seed| seed % 4 == quarter) {
+    for seed in seeds(240).filter(|seed| seed % 4 == quarter) {
         if let Err(why) = simulated(history(seed, Bugs::default(), 4)) {
             panic!("seed {seed}: {why}");
         }

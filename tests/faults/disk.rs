@@ -138,6 +138,36 @@ fn breaks(below: &Path, home: &Path) -> Result<(), String> {
     fs::write(knobs.join("trigger_fs_error"), "told by a test").map_err(|e| e.to_string())
 }
 
+/// io_uring opens what the kernel has in its cache of names without waiting, whatever the flags; what has to be
+/// looked up on the disk it opens as any other process does.
+#[test]
+fn a_pipe_whose_name_is_not_in_the_kernels_cache() {
+    let OnExt4 { mut bench, mut mounts, below } = match on_ext4() {
+        Ok(ready) => ready,
+        Err(reason) => return skip(&format!("no ext4 can be mounted here: {reason}")),
+    };
+    let mut talk = bench.talk();
+    let id = talk.create();
+    drop(talk);
+    bench.kill_daemon();
+    let session = bench.home().join("sessions").join(id.as_str());
+    for name in ["0.baseline.json", "0.jsonl"] {
+        fs::rename(session.join(name), session.join("aside")).unwrap();
+        nix::unistd::mkfifo(&session.join(name), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        drop(mounts.0.pop());
+        mounts.0.push(Mounted::image(&below.join("image"), bench.home()).unwrap());
+        bench.start_daemon();
+        let mut talk = bench.talk();
+        let error = talk.ask(Request::Open { session: id.clone() }).unwrap_err();
+        assert!(error.message.contains(name) && error.message.contains("a pipe"), "{error}");
+        drop(talk);
+        bench.kill_daemon();
+        fs::remove_file(session.join(name)).unwrap();
+        fs::rename(session.join("aside"), session.join(name)).unwrap();
+    }
+    drop(mounts);
+}
+
 /// That a sync was asked of the kernel shows only where it fails.
 #[test]
 fn every_kind_of_sync_reaches_the_disk() {

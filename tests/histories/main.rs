@@ -7,9 +7,7 @@
 #[path = "../store_support/mod.rs"]
 mod store_support;
 
-use std::future::Future as _;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::Poll;
 use std::time::Instant;
 
 use store_support::model::{history, nth_operation};
@@ -30,44 +28,50 @@ async fn one(seed: u64) -> Result<(), String> {
 }
 
 /// How many histories a thread has under way: while some wait for the clock, others go on.
-const AT_ONCE: usize = 32;
+const AT_ONCE: usize = 500;
+
+/// The next seed, and how many broke a promise so far.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+static BROKEN: AtomicU64 = AtomicU64::new(0);
+
+/// Histories, one after the other, until all seeds below `end` are taken.
+async fn some(end: u64) {
+    loop {
+        let seed = NEXT.fetch_add(1, Ordering::Relaxed);
+        if seed >= end {
+            break;
+        }
+        if let Err(why) = one(seed).await {
+            BROKEN.fetch_add(1, Ordering::Relaxed);
+            println!("seed {seed}: {why}");
+        }
+    }
+}
 
 fn main() {
     let mut numbers = std::env::args().skip(1).filter_map(|word| word.parse::<u64>().ok());
     let count = numbers.next().unwrap_or(100_000);
     let first = numbers.next().unwrap_or(0);
+    NEXT.store(first, Ordering::Relaxed);
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let (next, broken, begin) = (AtomicU64::new(0), AtomicU64::new(0), Instant::now());
-    let some = async || {
-        loop {
-            let seed = first + next.fetch_add(1, Ordering::Relaxed);
-            if seed >= first + count {
-                break;
-            }
-            if let Err(why) = one(seed).await {
-                broken.fetch_add(1, Ordering::Relaxed);
-                println!("seed {seed}: {why}");
-            }
-        }
-    };
+    let begin = Instant::now();
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 // without io_uring
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
                 let all = async {
-                    let mut under_way: Vec<_> = (0..AT_ONCE).map(|_| Box::pin(some())).collect();
-                    std::future::poll_fn(|cx| {
-                        under_way.retain_mut(|some| some.as_mut().poll(cx).is_pending());
-                        if under_way.is_empty() { Poll::Ready(()) } else { Poll::Pending }
-                    })
-                    .await;
+                    let under_way: Vec<_> =
+                        (0..AT_ONCE).map(|_| tokio::task::spawn_local(some(first + count))).collect();
+                    for histories in under_way {
+                        histories.await.unwrap();
+                    }
                 };
                 tokio::task::LocalSet::new().block_on(&runtime, all);
             });
         }
     });
-    let broken = broken.into_inner();
+    let broken = BROKEN.load(Ordering::Relaxed);
     println!(
         "{count} histories, seeds {first} to {}, {threads} threads, {:.1} s: {broken} broke a promise",
         (first + count).saturating_sub(1),
