@@ -148,7 +148,7 @@ fn in_the_place_of_a_saved_slot() {
         let path = dir.path().join(name);
         fs::write(&path, "a").unwrap();
         each_other(&path, |_| {
-            assert_eq!(uring(at_once(files.find(&id("a")))).unwrap(), None);
+            assert_eq!(uring(at_once(files.find(&id("a"), Epoch(0)))).unwrap(), None);
             assert_eq!(uring(at_once(files.remembered(0))), None);
         });
     }

@@ -66,7 +66,8 @@ impl Agent {
         self.accepting()?;
         let reservation = conversation.reserve()?;
         let mut session = conversation.session.lock().await;
-        let closing = closing_records(session.sequence(), session.records(), Timestamp::now());
+        let why = conversation.unended_of(session.sequence().open_turn());
+        let closing = closing_records(session.sequence(), session.records(), Timestamp::now(), why);
         if !closing.is_empty() {
             session.append_all(closing).await?;
         }

@@ -244,7 +244,7 @@ impl<S: Storage> Catalog<S> {
                     if attempt < WRITER_TRIES && broken.damage.as_ref().is_some_and(|d| d.is_tail()) =>
                 {
                     attempt += 1;
-                    tokio::time::sleep(WRITER_PAUSE).await;
+                    self.storage.pause(WRITER_PAUSE).await;
                 }
                 Err(broken) => return Err(broken.error),
             }
@@ -284,7 +284,7 @@ impl<S: Storage> Catalog<S> {
             }
             // perhaps an append that is being written right now
             attempt += 1;
-            tokio::time::sleep(WRITER_PAUSE).await;
+            self.storage.pause(WRITER_PAUSE).await;
         }
     }
 

@@ -112,7 +112,7 @@ async fn existing<S: Storage>(storage: &S, dir: &Path, id: &SessionId) -> Sessio
     for attempt in 0..WRITER_TRIES {
         if attempt > 0 {
             // another creator of the same id may be in the middle of it
-            tokio::time::sleep(WRITER_PAUSE).await;
+            storage.pause(WRITER_PAUSE).await;
         }
         let mut first_record = |step: Step<'_>| match step {
             Step::Epoch(..) => ControlFlow::Continue(()),

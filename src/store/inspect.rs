@@ -42,7 +42,7 @@ pub(crate) async fn inspect<S: Storage>(storage: &S, dir: &Path, id: &SessionId)
             // perhaps a writer is in the middle of an append, or of the session's creation
             Err(broken) if attempt < WRITER_TRIES && unfinished(&broken) => {
                 attempt += 1;
-                tokio::time::sleep(WRITER_PAUSE).await;
+                storage.pause(WRITER_PAUSE).await;
             }
             walked => return Ok(tally.finish(walked)),
         }

@@ -7,6 +7,7 @@
 use std::fmt;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 /// How a file is opened. None of them follows a symlink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,6 +112,9 @@ pub trait Storage: Clone + 'static {
 
     /// Gives a file or a directory another name, which nothing may have yet.
     async fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Waits, for what another process may be in the middle of.
+    async fn pause(&self, how_long: Duration);
 
     /// Removes a name: an empty directory's, or that of anything else.
     async fn remove(&self, path: &Path, kind: Kind) -> io::Result<()>;

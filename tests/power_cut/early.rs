@@ -44,6 +44,10 @@ impl Storage for Early {
         Uring.rename(from, to).await
     }
 
+    async fn pause(&self, how_long: std::time::Duration) {
+        Uring.pause(how_long).await;
+    }
+
     async fn remove(&self, path: &Path, kind: Kind) -> io::Result<()> {
         Uring.remove(path, kind).await
     }

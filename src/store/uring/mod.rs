@@ -18,6 +18,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use io_uring::{opcode, types};
 use nix::errno::Errno;
@@ -189,6 +190,10 @@ impl Storage for Uring {
             ring::submit(paths, ring::Done, entry)
         })
         .await?
+    }
+
+    async fn pause(&self, how_long: Duration) {
+        tokio::time::sleep(how_long).await;
     }
 
     async fn remove(&self, path: &Path, kind: Kind) -> io::Result<()> {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use boxmaker::store::{Access, Appended, Entry, Kind, Storage, StorageFile};
 
@@ -88,6 +89,10 @@ impl Storage for Sim {
             Ok(())
         })
         .await
+    }
+
+    async fn pause(&self, _: Duration) {
+        tokio::task::yield_now().await;
     }
 
     async fn remove(&self, path: &Path, kind: Kind) -> io::Result<()> {
