@@ -148,7 +148,8 @@ impl SlotsLock {
 fn open(path: &Path) -> io::Result<File> {
     // opening a pipe or a device may wait, or do something
     if std::fs::symlink_metadata(path).is_ok_and(|there| !there.is_file()) {
-        let why = "something that is no regular file is in its place; move it away, and loopd makes a new one";
+        let why =
+            "something that is no regular file is in its place; move it away, and loopd makes a new one";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
     let flags = OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
