@@ -77,7 +77,10 @@ fn forced(body: &[u8], call: &AtomicBool, thinks: bool) -> Vec<u8> {
         (false, true) => format!(r"{THOUGHT} [^<]{{30,70}}"),
         (false, false) => r"[^<]{30,70}".to_owned(),
     };
-    request["grammar"] = json!(format!("root ::= {root}"));
+    // from the first token on, in place of the one that waits for a call
+    let fields = request.as_object_mut().unwrap();
+    fields.retain(|name, _| !name.starts_with("grammar"));
+    fields.insert("grammar".to_owned(), json!(format!("root ::= {root}")));
     serde_json::to_vec(&request).unwrap()
 }
 
