@@ -97,7 +97,7 @@ fn main() -> ExitCode {
 /// The conversation by both ways: what boxmaker cost, what the chat endpoint cost, and how much of that came
 /// from restarts.
 fn converse(template: &'static str, thinks: bool) -> Option<(Cost, Cost, u64)> {
-    let kind = Kind { model: None, template: Some(template), flags: &["-c", "4096", "-b", "512"] };
+    let kind = Kind { model: None, template: Some(template), flags: &["-c", "8192", "-b", "512"] };
     let mut rig = Rig::start_kind(LIMITS, kind)?;
     let forcing = forcing::Forcing::start(&rig.server.socket(), &rig.dir().join("forcing.sock"), thinks);
     assert!(rig.daemon.take().unwrap().terminate().success());

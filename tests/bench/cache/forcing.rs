@@ -49,7 +49,8 @@ fn pass(mut client: UnixStream, server: &Path, call: &AtomicBool, thinks: bool) 
     let Some((head, body)) = read_request(&mut client) else { return };
     // as if nobody listened: the daemon waits
     let Ok(mut upstream) = UnixStream::connect(server) else { return };
-    let body = if head.starts_with("POST /completion ") { forced(&body, call, thinks) } else { body };
+    let completion = head.starts_with("POST /completion ");
+    let body = if completion { forced(&body, call.load(Ordering::SeqCst), thinks) } else { body };
     let mut lines: Vec<&str> =
         head.lines().filter(|line| !line.to_lowercase().starts_with("content-length:")).collect();
     let length = format!("content-length: {}", body.len());
@@ -65,13 +66,36 @@ fn pass(mut client: UnixStream, server: &Path, call: &AtomicBool, thinks: bool) 
         let _ = gone.read(&mut [0; 1]);
         let _ = far.shutdown(Shutdown::Both);
     });
-    let _ = std::io::copy(&mut upstream, &mut client);
+    let whole = copy(&mut upstream, &mut client);
+    // one that was cut off comes again
+    if whole && completion {
+        call.store(false, Ordering::SeqCst);
+    }
     let _ = client.shutdown(Shutdown::Both);
 }
 
-fn forced(body: &[u8], call: &AtomicBool, thinks: bool) -> Vec<u8> {
+/// Passes the answer on; tells whether it came to the end of a completion.
+fn copy(from: &mut UnixStream, to: &mut UnixStream) -> bool {
+    const LAST: &[u8] = b"\"stop\":true";
+    let (mut piece, mut seen, mut whole) = ([0; 65536], Vec::new(), false);
+    loop {
+        match from.read(&mut piece) {
+            Ok(0) | Err(_) => return whole,
+            Ok(n) => {
+                seen.extend_from_slice(&piece[..n]);
+                whole |= seen.windows(LAST.len()).any(|window| window == LAST);
+                seen.drain(..seen.len().saturating_sub(LAST.len()));
+                if to.write_all(&piece[..n]).is_err() {
+                    return whole;
+                }
+            }
+        }
+    }
+}
+
+fn forced(body: &[u8], call: bool, thinks: bool) -> Vec<u8> {
     let mut request: Value = serde_json::from_slice(body).unwrap();
-    let root = match (call.swap(false, Ordering::SeqCst), thinks) {
+    let root = match (call, thinks) {
         (true, true) => format!("{THOUGHT} {CALL}"),
         (true, false) => CALL.to_owned(),
         (false, true) => format!(r"{THOUGHT} [^<]{{30,70}}"),
