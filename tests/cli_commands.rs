@@ -261,7 +261,7 @@ fn sessions_are_listed() {
     assert_eq!(value[0]["id"], "s1");
     assert_eq!(value[1]["state"], "damaged");
     assert_eq!(value[1]["name"], serde_json::Value::Null);
-    assert_eq!(value[0].as_object().unwrap().len(), 9);
+    assert_eq!(value[0].as_object().unwrap().len(), 10);
 }
 
 #[test]

@@ -90,7 +90,7 @@ fn export_writes_a_private_file_once() {
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     let output = fake.run(&["export", "s1", "-o", path.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("talk.md: "), "{}", stderr(&output));
+    assert!(stderr(&output).contains("talk.md: the file is there already"), "{}", stderr(&output));
     assert_eq!(std::fs::read_to_string(&path).unwrap(), written);
 }
 

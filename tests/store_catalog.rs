@@ -107,7 +107,7 @@ fn records_come_in_pages() {
         for max_bytes in [0, 1, 700, 2500, u64::MAX] {
             let (mut all, mut from, mut pages) = (Vec::new(), Some(0), 0);
             while let Some(start) = from {
-                let (page, next) = catalog(&sim).records(&id("a"), start, max_bytes).await.unwrap();
+                let (page, next) = catalog(&sim).records(&id("a"), start, None, max_bytes).await.unwrap();
                 assert!(!page.is_empty());
                 all.extend(page);
                 (from, pages) = (next, pages + 1);
@@ -115,7 +115,7 @@ fn records_come_in_pages() {
             assert_eq!(all, session.records(), "{max_bytes}");
             assert_eq!(pages, if max_bytes == u64::MAX { 1 } else { pages.max(2) });
         }
-        let (page, next) = catalog(&sim).records(&id("a"), 1000, 100).await.unwrap();
+        let (page, next) = catalog(&sim).records(&id("a"), 1000, None, 100).await.unwrap();
         assert!(page.is_empty() && next.is_none());
     });
 }
@@ -191,10 +191,10 @@ fn only_the_newest_epoch_is_in_memory_and_all_of_them_are_one_chain() {
         session.append(calling(2, &[2])).await.unwrap();
         drop(session);
 
-        let (records, next) = catalog(&sim).records(&id("a"), 0, u64::MAX).await.unwrap();
+        let (records, next) = catalog(&sim).records(&id("a"), 0, None, u64::MAX).await.unwrap();
         assert_eq!((records.len(), next), (old.len() + 3, None));
         assert_eq!(records[..old.len()], old);
-        let (page, _) = catalog(&sim).records(&id("a"), old.len() as u64, 1).await.unwrap();
+        let (page, _) = catalog(&sim).records(&id("a"), old.len() as u64, None, 1).await.unwrap();
         assert!(matches!(&page[0], LogRecord::SessionStart(start) if start.epoch == Epoch(1)));
         let info = catalog(&sim).info(&id("a")).await.unwrap();
         assert_eq!((info.turns, info.messages, info.context_n), (2, 5, 6));

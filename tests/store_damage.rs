@@ -289,7 +289,7 @@ fn a_damaged_session_hides_no_other() {
         assert!(reason.ends_with("; see docs/runbook.md#session-log-damaged"), "{reason}");
         // list, show and open say the same
         let opened = catalog(&sim).open(&id("b")).await.unwrap_err().to_string();
-        let shown = catalog(&sim).records(&id("b"), 0, 1 << 20).await.unwrap_err().to_string();
+        let shown = catalog(&sim).records(&id("b"), 0, None, 1 << 20).await.unwrap_err().to_string();
         assert_eq!((reason, reason), (opened.as_str(), shown.as_str()));
         assert!(list.iter().filter(|info| info.state == SessionState::Ok).count() == 2);
     });

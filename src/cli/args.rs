@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 ///
 /// Without a command, on a terminal: the same as `bxctl chat`.
 #[derive(Debug, Parser)]
-#[command(name = "bxctl", version, after_help = AFTER_HELP, disable_help_subcommand = true)]
+#[command(name = "bxctl", version, after_help = AFTER_HELP)]
 pub struct Cli {
     /// The daemon's socket; else /run/boxmaker/loopd.sock, or the one in your own boxmaker home
     #[arg(long, global = true, value_name = "PATH", env = "BXCTL_SOCKET", hide_env_values = true)]
@@ -41,6 +41,11 @@ pub enum Command {
     Sessions(Json),
     /// Print a session's conversation
     Show(Show),
+    /// Find what was said, in all sessions
+    ///
+    /// Prints each message of yours, of the model, or of a tool that has all the words, with its session and turn.
+    /// Exit status 1 if there is none.
+    Search(Search),
     /// Print what each turn cost, in tokens and seconds
     Usage(Usage),
     /// Watch a session's running turn, and those that follow
@@ -53,7 +58,9 @@ pub enum Command {
     ///
     /// `bxctl sessions` shows which call of which session waits, and `bxctl attach` what it would do.
     Approve(Approve),
-    /// Ask again where the newest turn has no answer, without a new message
+    /// Ask again where the newest turn has no whole answer, without a new message
+    ///
+    /// After a turn that failed, was cancelled, met a limit, or was interrupted by the end of the daemon.
     Retry(Retry),
     /// Go on in a new epoch, from a summary and with today's configuration
     ///
@@ -61,11 +68,16 @@ pub enum Command {
     /// stay as they are, the earlier ones are summarised by the model; all of them stay in the log. Ctrl-C stops
     /// it, and the session is then as it was.
     Rebase(Rebase),
+    /// Begin a new session from the first turns of another
+    ///
+    /// The other one stays as it is. The model need not read the turns again: they are in its cache. Prints
+    /// the new session's id.
+    Fork(Fork),
     /// Give a session a name
     Rename(Rename),
     /// Really delete a session's files
     Delete(Delete),
-    /// Write a session as Markdown or JSON
+    /// Write a session as Markdown, JSON, or one HTML page
     Export(Export),
     /// Show how the daemon, the slot and the model server are
     Status(Json),
@@ -74,6 +86,8 @@ pub enum Command {
     /// The daemon looks at itself, its disk and the model server; if no turn runs and the slot is empty, it tries the
     /// slot out. Exit status 0 if there is no such reason, else 1.
     Doctor(Json),
+    /// Print counters in the text format of Prometheus
+    Metrics,
     /// Print completions for a shell
     Completions {
         /// Which shell
@@ -156,6 +170,39 @@ pub struct Show {
     /// With the ids of the tokens
     #[arg(long)]
     pub ids: bool,
+}
+
+/// Options of `search`.
+#[derive(Debug, Args)]
+pub struct Search {
+    /// What to look for; upper and lower case are the same
+    #[arg(required = true, value_name = "WORD")]
+    pub words: Vec<String>,
+    /// In this session only
+    #[arg(long, value_name = "SESSION")]
+    pub session: Option<String>,
+    /// The most passages to print
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    pub most: u64,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `fork`.
+#[derive(Debug, Args)]
+pub struct Fork {
+    /// Which session
+    pub session: Option<String>,
+    /// The last turn to take over; else the newest that has ended
+    #[arg(long, value_name = "TURN")]
+    pub turn: Option<u64>,
+    /// The new session's name
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Print the new session as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Options of `usage`.
@@ -241,8 +288,11 @@ pub struct Export {
     #[arg(long, value_enum, default_value_t = Format::Md)]
     pub format: Format,
     /// The same as --format json
-    #[arg(long, conflicts_with = "format")]
+    #[arg(long, conflicts_with_all = ["format", "html"])]
     pub json: bool,
+    /// The same as --format html
+    #[arg(long, conflicts_with = "format")]
+    pub html: bool,
     /// Write to this file, readable only by you; it must not exist yet
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
@@ -255,4 +305,6 @@ pub enum Format {
     Md,
     /// JSON: the session and every record, token ids as numbers
     Json,
+    /// One HTML page, with a chart of the tokens; it needs no other file
+    Html,
 }

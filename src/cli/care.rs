@@ -2,14 +2,15 @@
 
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 
-use super::args::{Approve, Attach, Delete, Rename, YesNo};
+use super::args::{Approve, Attach, Delete, Fork, Rename, YesNo};
 use super::asking::{self, Said};
 use super::error::CliError;
-use super::follow::{INTERRUPTED, Output};
-use super::link::{Arrival, Link};
+use super::follow::{INTERRUPTED, Output, json_line};
+use super::link::{Arrival, Link, unexpected};
+use super::lists::print;
 use super::pen::Pen;
 use super::text;
-use crate::proto::{CallId, Decision, Request, SessionInfo};
+use crate::proto::{CallId, Decision, Reply, Request, SessionInfo, TurnId};
 
 /// `bxctl attach`: shows what happens in a session until the user ends it.
 ///
@@ -77,6 +78,23 @@ pub async fn rename(link: &mut Link, options: Rename) -> Result<(), CliError> {
     Ok(Pen::split().note(&format!("session {} is \"{}\" now", info.id, text::line(&options.name)))?)
 }
 
+/// `bxctl fork`: the new session's id goes to the standard output.
+///
+/// # Errors
+/// [`Link::ask`]'s: there may be no such turn.
+pub async fn fork(link: &mut Link, options: Fork) -> Result<(), CliError> {
+    let info = link.choose(options.session.as_deref()).await?;
+    let turn = options.turn.map(TurnId);
+    let request = Request::Fork { session: info.id.clone(), turn, name: options.name };
+    let forked = match link.ask(request).await? {
+        Reply::Session { info, .. } => info,
+        reply => return Err(unexpected(&reply)),
+    };
+    let turns = text::counted(forked.turns, "turn");
+    Pen::split().note(&format!("a new session with the first {turns} of {}:", called(&info)))?;
+    if options.json { json_line(&forked) } else { print(&[forked.id.to_string()]) }
+}
+
 /// `bxctl delete`.
 ///
 /// # Errors
@@ -96,8 +114,8 @@ fn confirm(info: &SessionInfo) -> Result<(), CliError> {
         return Err(CliError::Usage(why.to_owned()));
     }
     let mut err = io::stderr().lock();
-    let messages = info.messages;
-    write!(err, "delete session {} with its {messages} messages for ever? [y/N] ", called(info))?;
+    let messages = text::counted(info.messages, "message");
+    write!(err, "delete session {} with its {messages} for ever? [y/N] ", called(info))?;
     err.flush()?;
     let mut answer = String::new();
     let read = io::stdin().lock().read_line(&mut answer);
@@ -109,10 +127,16 @@ fn confirm(info: &SessionInfo) -> Result<(), CliError> {
     }
 }
 
-/// A session's id, and its name if it has one; safe.
+/// Columns of a title behind an id.
+const TITLE_COLUMNS: usize = 40;
+
+/// A session's id, and its name or title if it has one; safe.
 pub fn called(info: &SessionInfo) -> String {
     match &info.name {
         Some(name) => format!("{} \"{}\"", info.id, text::line(name)),
-        None => info.id.to_string(),
+        None => match &info.title {
+            Some(title) => format!("{} ({})", info.id, text::cut(&text::line(title), TITLE_COLUMNS)),
+            None => info.id.to_string(),
+        },
     }
 }

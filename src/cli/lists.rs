@@ -9,6 +9,7 @@ use super::follow::json_line;
 use super::link::{Link, unexpected};
 use super::pen;
 use super::table::{Column, layout};
+use super::time::minute;
 use super::{plot, text};
 use crate::proto::{
     Finding, Level, Reply, Request, ServerState, SessionId, SessionInfo, SessionState, Status, Timestamp,
@@ -38,6 +39,7 @@ pub async fn sessions(link: &mut Link, json: bool) -> Result<(), CliError> {
 struct SessionRow<'a> {
     id: &'a SessionId,
     name: Option<&'a str>,
+    title: Option<&'a str>,
     state: SessionState,
     started: Option<Timestamp>,
     last: Option<Timestamp>,
@@ -52,6 +54,7 @@ impl<'a> From<&'a SessionInfo> for SessionRow<'a> {
         Self {
             id: &info.id,
             name: info.name.as_deref(),
+            title: info.title.as_deref(),
             state: info.state,
             started: info.started,
             last: info.last,
@@ -74,22 +77,16 @@ pub fn state_word(state: SessionState) -> &'static str {
     }
 }
 
-/// A time to the minute, UTC.
-#[must_use]
-pub fn minute(time: Timestamp) -> String {
-    time.to_string().chars().take(16).map(|c| if c == 'T' { ' ' } else { c }).collect()
-}
-
 fn session_lines(sessions: &[SessionInfo], width: Option<usize>) -> Vec<String> {
     let columns = [
         Column::left("ID", 0),
-        Column::left("NAME", 1).at_least(6),
+        Column::left("TITLE", 1).at_least(12),
         Column::left("STATE", 0),
-        Column::left("LAST (UTC)", 2),
+        Column::left("LAST", 2),
         Column::right("TURNS", 3),
         Column::right("MESSAGES", 6),
         Column::right("CONTEXT", 4),
-        Column::left("STARTED (UTC)", 7),
+        Column::left("STARTED", 7),
         Column::left("MODEL", 5).at_least(8),
     ];
     let rows: Vec<Vec<String>> = sessions
@@ -98,7 +95,7 @@ fn session_lines(sessions: &[SessionInfo], width: Option<usize>) -> Vec<String> 
             let time = |t: Option<Timestamp>| t.map(minute).unwrap_or_default();
             vec![
                 s.id.to_string(),
-                s.name.clone().unwrap_or_default(),
+                s.name.clone().or_else(|| s.title.clone()).unwrap_or_default(),
                 state_word(s.state).to_owned(),
                 time(s.last),
                 s.turns.to_string(),
@@ -144,6 +141,21 @@ pub async fn usage_of(link: &mut Link, session: &SessionId) -> Result<Vec<TurnUs
     }
 }
 
+/// `bxctl metrics`.
+///
+/// # Errors
+/// [`Link::ask`]'s, or when the output cannot be written.
+pub async fn metrics(link: &mut Link) -> Result<(), CliError> {
+    match link.ask(Request::Metrics {}).await? {
+        Reply::Metrics { text } => {
+            let mut out = io::stdout().lock();
+            out.write_all(text.as_bytes())?;
+            Ok(out.flush()?)
+        }
+        reply => Err(unexpected(&reply)),
+    }
+}
+
 /// The table and the plot of `bxctl usage`.
 #[must_use]
 pub fn usage_lines(info: &SessionInfo, turns: &[TurnUsage], width: Option<usize>) -> Vec<String> {
@@ -179,9 +191,19 @@ pub fn usage_lines(info: &SessionInfo, turns: &[TurnUsage], width: Option<usize>
     }
     let mut lines = vec![text::cut(&format!("session {}{name}", info.id), width.unwrap_or(usize::MAX))];
     lines.extend(layout(&columns, &rows, width));
+    lines.extend(legend(width.unwrap_or(plot::DEFAULT_WIDTH)));
     lines.push(String::new());
     lines.extend(plot::bars(turns, width.unwrap_or(plot::DEFAULT_WIDTH)));
     lines
+}
+
+/// What the columns mean.
+fn legend(width: usize) -> Vec<String> {
+    text::wrap(
+        "tokens: CACHED came from the model server's cache; EVALUATED were read by the model: the NEW ones, and \
+         AGAIN those that the cache had lost; GENERATED were written by it",
+        width,
+    )
 }
 
 /// A turn's number; of a summary, the epoch that began with it.
@@ -294,8 +316,11 @@ fn status_lines(s: &Status, width: Option<usize>) -> Vec<String> {
         ("context", context),
         ("slot", format!("{}, holding session {}", s.slot, session(&s.slot_session))),
         ("running", session(&s.running)),
-        ("waiting", format!("{} turns", s.waiting)),
-        ("open", format!("{} sessions, {} clients", s.open_sessions, s.clients)),
+        ("waiting", text::counted(s.waiting, "turn")),
+        (
+            "open",
+            format!("{}, {}", text::counted(s.open_sessions, "session"), text::counted(s.clients, "client")),
+        ),
         ("cache", lost),
     ];
     if s.oldest_sync_ms > 0 {

@@ -5,6 +5,7 @@ fn info(id: &str, name: Option<&str>, state: SessionState, reason: Option<&str>)
     SessionInfo {
         id: id.parse().unwrap(),
         name: name.map(str::to_owned),
+        title: None,
         state,
         started: Some("2026-01-30T08:00:00.000Z".parse().unwrap()),
         last: Some("2026-01-31T23:59:59.999Z".parse().unwrap()),
@@ -113,7 +114,8 @@ fn the_json_of_a_session_has_exactly_its_keys() {
     let info = info("z", None, SessionState::Ok, None);
     let value = serde_json::to_value(SessionRow::from(&info)).unwrap();
     let keys: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
-    let mut expected = ["id", "name", "state", "started", "last", "messages", "turns", "context_n", "reason"];
+    let mut expected =
+        ["id", "name", "title", "state", "started", "last", "messages", "turns", "context_n", "reason"];
     expected.sort_unstable();
     assert_eq!(keys, expected);
 }

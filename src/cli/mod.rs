@@ -9,20 +9,25 @@
 
 pub mod args;
 mod asking;
+mod call;
 mod care;
+mod chart;
 mod chat;
 pub mod error;
 mod follow;
+mod html;
 mod keys;
 mod link;
 mod lists;
 mod pen;
 mod plot;
 mod rebase;
+mod search;
 mod send;
 mod show;
 mod table;
 pub mod text;
+mod time;
 mod transcript;
 mod view;
 
@@ -129,6 +134,9 @@ async fn dispatch(link: &mut Link, command: Command) -> Result<u8, CliError> {
         Command::Rebase(options) => return rebase::rebase(link, options).await,
         Command::Retry(options) => return send::retry(link, options).await,
         Command::Doctor(options) => return lists::doctor(link, options.json).await,
+        Command::Search(options) => return search::search(link, options).await,
+        Command::Fork(options) => care::fork(link, options).await?,
+        Command::Metrics => lists::metrics(link).await?,
         Command::Sessions(options) => lists::sessions(link, options.json).await?,
         Command::Usage(options) => lists::usage(link, options.session.as_deref(), options.json).await?,
         Command::Status(options) => lists::status(link, options.json).await?,

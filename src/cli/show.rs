@@ -9,11 +9,13 @@ use serde_json::Value;
 
 use super::args::{Export, Format, Show};
 use super::error::CliError;
+use super::html::Page;
 use super::link::{Link, unexpected};
+use super::lists::usage_of;
 use super::pen::Ability;
 use super::text;
 use super::transcript::{Markdown, Transcript};
-use crate::proto::{LogRecord, Reply, Request, SessionId, SessionInfo, TokenIds};
+use crate::proto::{LogRecord, Reply, Request, SessionId, SessionInfo, TokenIds, TurnId};
 
 /// `bxctl show`.
 ///
@@ -28,7 +30,7 @@ pub async fn show(link: &mut Link, options: Show) -> Result<(), CliError> {
     } else {
         let mut transcript = Transcript::new(Ability::of(&io::stdout()).colour, options.ids);
         out.write_all(transcript.head(&info).as_bytes())?;
-        each_record(link, &info.id, |record| Ok(out.write_all(transcript.record(record).as_bytes())?))
+        each_record(link, &info.id, None, |record| Ok(out.write_all(transcript.record(record).as_bytes())?))
             .await?;
     }
     Ok(out.flush()?)
@@ -40,15 +42,25 @@ pub async fn show(link: &mut Link, options: Show) -> Result<(), CliError> {
 /// [`Link::ask`]'s, or when the file or the output cannot be written.
 pub async fn export(link: &mut Link, options: Export) -> Result<(), CliError> {
     let info = link.choose(options.session.as_deref()).await?;
-    let format = if options.json { Format::Json } else { options.format };
+    let format = match (options.json, options.html) {
+        (true, _) => Format::Json,
+        (_, true) => Format::Html,
+        _ => options.format,
+    };
     let Some(path) = &options.output else {
         let mut out = BufWriter::new(io::stdout().lock());
         // exact for a program or a file, harmless on a terminal
         return write_export(link, &info, format, io::stdout().is_terminal(), &mut out).await;
     };
     let failed = |e: &dyn std::fmt::Display| CliError::Failed(format!("{}: {e}", path.display()));
-    let file =
-        OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(|e| failed(&e))?;
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(|e| match e
+        .kind()
+    {
+        io::ErrorKind::AlreadyExists => {
+            failed(&"the file is there already, and nothing is written over; give another name, or remove it")
+        }
+        _ => failed(&e),
+    })?;
     let mut out = BufWriter::new(file);
     let written = write_export(link, &info, format, false, &mut out).await;
     let written = match written {
@@ -83,30 +95,44 @@ async fn write_export(
             json_array(link, &info.id, true, out).await?;
             writeln!(out, "}}")?;
         }
+        Format::Html => {
+            let show = |piece: String| if safe { text::block(&piece) } else { piece };
+            let mut page = Page::default();
+            let usage = usage_of(link, &info.id).await?;
+            out.write_all(show(page.head(info, &usage)).as_bytes())?;
+            each_record(link, &info.id, None, |record| {
+                Ok(out.write_all(show(page.record(record)).as_bytes())?)
+            })
+            .await?;
+            out.write_all(page.foot().as_bytes())?;
+        }
         Format::Md => {
             let mut markdown = Markdown::default();
             let show = |piece: String| if safe { text::block(&piece) } else { piece };
             out.write_all(show(markdown.head(info)).as_bytes())?;
-            each_record(
-                link,
-                &info.id,
-                |record| Ok(out.write_all(show(markdown.record(record)).as_bytes())?),
-            )
+            each_record(link, &info.id, None, |record| {
+                Ok(out.write_all(show(markdown.record(record)).as_bytes())?)
+            })
             .await?;
         }
     }
     Ok(out.flush()?)
 }
 
-/// Calls `f` with each record of a session, in order.
-async fn each_record(
+/// Calls `f` with each record of a session, or of one of its turns, in order.
+///
+/// # Errors
+/// [`Link::ask`]'s, or those of `f`.
+pub async fn each_record(
     link: &mut Link,
     session: &SessionId,
+    turn: Option<TurnId>,
     mut f: impl FnMut(&LogRecord) -> Result<(), CliError>,
 ) -> Result<(), CliError> {
     let mut from = 0;
     loop {
-        let (records, next) = match link.ask(Request::Export { session: session.clone(), from }).await? {
+        let (records, next) = match link.ask(Request::Export { session: session.clone(), from, turn }).await?
+        {
             Reply::Records { records, next } => (records, next),
             reply => return Err(unexpected(&reply)),
         };
@@ -129,7 +155,7 @@ async fn json_array(
     out: &mut impl Write,
 ) -> Result<(), CliError> {
     let mut before = "[\n";
-    each_record(link, session, |record| {
+    each_record(link, session, None, |record| {
         let json = record_json(record, ids)?.to_string();
         write!(out, "{before}{}", text::json_safe(&json))?;
         before = ",\n";

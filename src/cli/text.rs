@@ -79,6 +79,12 @@ pub fn line(text: &str) -> String {
     block(text).replace('\n', "␊").replace('\t', " ")
 }
 
+/// A number and its noun: one turn, two turns.
+#[must_use]
+pub fn counted(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
 /// Columns that a safe, single line takes, counted character by character, as most terminals do.
 #[must_use]
 pub fn width(text: &str) -> usize {

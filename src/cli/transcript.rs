@@ -3,24 +3,28 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::lists::{minute, outcome_word, state_word};
+use super::call;
+use super::lists::{outcome_word, state_word};
 use super::text;
+use super::time::minute;
 use super::view::tool_result_line;
 use crate::proto::{
-    AssistantMessage, CallId, Carried, Decision, LogRecord, SessionInfo, SessionState, ToolResult, TurnEnd,
-    TurnOutcome,
+    AssistantMessage, CallId, Carried, Decision, LogRecord, SessionInfo, SessionState, ToolOutcome,
+    ToolResult, TurnEnd, TurnOutcome,
 };
 
 /// What tools were called with, until their results come.
 #[derive(Default)]
-struct Calls(BTreeMap<CallId, String>);
+pub struct Calls(BTreeMap<CallId, String>);
 
 impl Calls {
-    fn remember(&mut self, message: &AssistantMessage) {
+    /// Keeps what a message calls with.
+    pub fn remember(&mut self, message: &AssistantMessage) {
         self.0.extend(message.tool_calls.iter().map(|call| (call.call, call.arguments.clone())));
     }
 
-    fn arguments(&mut self, result: &ToolResult) -> String {
+    /// What the call of a result was made with.
+    pub fn arguments(&mut self, result: &ToolResult) -> String {
         self.0.remove(&result.call).unwrap_or_default()
     }
 }
@@ -70,7 +74,7 @@ impl Transcript {
     pub fn record(&mut self, record: &LogRecord) -> String {
         match record {
             LogRecord::UserMessage(m) => {
-                let mut out = format!("\n{}", self.dim(&format!("turn {} · {} UTC", m.turn, minute(m.time))));
+                let mut out = format!("\n{}", self.dim(&format!("turn {} · {}", m.turn, minute(m.time))));
                 for line in text::block(&m.text).split('\n') {
                     let _ = writeln!(out, "» {line}");
                 }
@@ -116,7 +120,7 @@ impl Transcript {
 }
 
 /// What an epoch began with; the turns themselves stand above, in the epoch before.
-fn carried_lines(carried: &Carried) -> Vec<String> {
+pub fn carried_lines(carried: &Carried) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(summary) = &carried.summary {
         lines.push(format!("summary of the turns up to {}: {}", summary.through, summary.text));
@@ -134,12 +138,23 @@ fn carried_lines(carried: &Carried) -> Vec<String> {
 }
 
 /// How a turn ended, where it is worth a line.
-fn end_line(end: &TurnEnd) -> Option<String> {
+pub fn end_line(end: &TurnEnd) -> Option<String> {
     if end.outcome == TurnOutcome::Done && end.detail.is_none() {
         return None;
     }
     let detail = end.detail.as_ref().map(|detail| format!(": {}", text::line(detail))).unwrap_or_default();
     Some(format!("{}{detail}", outcome_word(Some(end.outcome))))
+}
+
+/// The word for a tool's outcome, the same as in JSON.
+pub fn outcome_name(outcome: ToolOutcome) -> &'static str {
+    match outcome {
+        ToolOutcome::Ok => "ok",
+        ToolOutcome::Error => "error",
+        ToolOutcome::Denied => "denied",
+        ToolOutcome::TimedOut => "timed_out",
+        ToolOutcome::Interrupted => "interrupted",
+    }
 }
 
 /// Markdown; what people and the model wrote is as they wrote it.
@@ -158,7 +173,7 @@ impl Markdown {
             let _ = writeln!(out, "- Model: {}", text::line(model));
         }
         if let Some(started) = info.started {
-            let _ = writeln!(out, "- Started: {} UTC", minute(started));
+            let _ = writeln!(out, "- Started: {}", minute(started));
         }
         if info.state != SessionState::Ok {
             let reason = info.reason.as_ref().map(|reason| format!(": {}", text::line(reason)));
@@ -172,7 +187,7 @@ impl Markdown {
     pub fn record(&mut self, record: &LogRecord) -> String {
         match record {
             LogRecord::UserMessage(m) => {
-                format!("\n## Turn {} ({} UTC)\n\n**User:**\n\n{}\n", m.turn, minute(m.time), quote(&m.text))
+                format!("\n## Turn {} ({})\n\n**User:**\n\n{}\n", m.turn, minute(m.time), quote(&m.text))
             }
             LogRecord::AssistantMessage(m) => {
                 self.calls.remember(m);
@@ -190,10 +205,9 @@ impl Markdown {
                 out
             }
             LogRecord::ToolResult(r) => {
-                let arguments = self.calls.arguments(r);
-                let line = text::line(&r.name).replace('`', "'");
-                let how = serde_json::to_value(r.outcome).ok();
-                let how = how.as_ref().and_then(|v| v.as_str()).unwrap_or_default();
+                let (name, arguments) = call::shown(&r.name, &self.calls.arguments(r));
+                let line = text::line(&name).replace('`', "'");
+                let how = outcome_name(r.outcome);
                 format!("\nTool `{line}` ({how}):\n\n{}\n{}", fence(&arguments), fence(&r.content))
             }
             LogRecord::TurnEnd(end) => end_line(end).map(|line| format!("\n*{line}*\n")).unwrap_or_default(),
@@ -223,7 +237,7 @@ fn fence(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::proto::{
-        Digest, Epoch, Finish, SessionStart, Timestamp, TokenIds, ToolCall, ToolOutcome, TurnId, UserMessage,
+        Digest, Epoch, Finish, SessionStart, Timestamp, TokenIds, ToolCall, TurnId, UserMessage,
     };
 
     fn records() -> Vec<LogRecord> {
@@ -279,6 +293,7 @@ mod tests {
         SessionInfo {
             id: "s1".parse().unwrap(),
             name: Some("my\x1b[1m day".into()),
+            title: None,
             state: SessionState::Interrupted,
             started: Some("2026-01-31T23:00:00.000Z".parse().unwrap()),
             last: None,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use super::asking::question;
+use super::call;
 use super::pen::Pen;
 use super::text;
 use crate::proto::{
@@ -249,7 +250,8 @@ impl Totals {
 /// A tool call as one line.
 #[must_use]
 pub fn tool_line(name: &str, arguments: &str) -> String {
-    format!("⚙ {} {}", text::line(name), text::line(arguments))
+    let (name, arguments) = call::shown(name, arguments);
+    format!("⚙ {} {}", text::line(&name), text::line(&arguments))
 }
 
 /// A finished tool call as one line.
@@ -263,8 +265,9 @@ pub fn tool_result_line(name: &str, arguments: &str, outcome: ToolOutcome, conte
         ToolOutcome::Interrupted => "interrupted",
     };
     // what went wrong is worth more of the line than the arguments
-    let shown = if outcome == ToolOutcome::Ok { arguments } else { content };
-    format!("⚙ {} {how}: {}", text::line(name), text::line(shown))
+    let (name, arguments) = call::shown(name, arguments);
+    let shown = if outcome == ToolOutcome::Ok { &arguments } else { content };
+    format!("⚙ {} {how}: {}", text::line(&name), text::line(shown))
 }
 
 #[cfg(test)]

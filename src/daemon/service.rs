@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::model::Server;
 use crate::proto::{
     ApprovalWanted, BaselineContent, ErrorBody, ErrorCode, LogRecord, Named, Reply, Request, ServerState,
-    SessionId, SessionInfo, SessionState, Timestamp,
+    SessionId, SessionInfo, SessionState, Timestamp, TurnId,
 };
 use crate::store::{Baseline, SessionError};
 use crate::tool::Registry;
@@ -23,6 +23,9 @@ use super::sessions::Sessions;
 
 /// How long the model server may take to tell who it is, when a session is opened.
 const KNOWN: Duration = Duration::from_secs(2);
+
+/// Passages that one search answers with at most.
+const SEARCH_MOST: u64 = 1000;
 
 /// What new sessions and epochs are frozen with, as the configuration says.
 pub(super) fn settings(config: &Config) -> Settings {
@@ -124,11 +127,14 @@ impl Daemon {
             }
             Request::Rename { session, name } => self.rename(&session, name).await,
             Request::Delete { session } => self.delete(&session).await,
-            Request::Export { session, from } => {
-                let page = self.sessions.catalog().records(&session, from, self.about.export_bytes).await;
+            Request::Export { session, from, turn } => {
+                let page =
+                    { self.sessions.catalog().records(&session, from, turn, self.about.export_bytes).await };
                 let (records, next) = page.map_err(|e| of_store(&e))?;
                 Ok(Reply::Records { records, next })
             }
+            Request::Search { text, session, most } => self.search(&text, session.as_ref(), most).await,
+            Request::Fork { session, turn, name } => self.fork(&session, turn, name).await,
             Request::Usage { session } => {
                 let turns = self.sessions.catalog().usage(&session).await.map_err(|e| of_store(&e))?;
                 Ok(Reply::Usage { turns })
@@ -191,6 +197,28 @@ impl Daemon {
         let created = self.sessions.catalog().create(id, baseline, self.about.slot, name).await;
         let conversation = self.sessions.adopt(created.map_err(|e| of_store(&e))?);
         log::info!(SESSION:% = conversation.id(), EVENT = "session_start"; "session {} begins", conversation.id());
+        self.describe(&conversation).await
+    }
+
+    async fn search(&self, text: &str, session: Option<&SessionId>, most: u64) -> Result<Reply, ErrorBody> {
+        if text.trim().is_empty() {
+            return Err(ErrorBody::new(ErrorCode::BadRequest, "there is no word to look for"));
+        }
+        let most = usize::try_from(most.min(SEARCH_MOST)).unwrap_or(usize::MAX);
+        let found = self.sessions.catalog().search(text, session, most).await.map_err(|e| of_store(&e))?;
+        Ok(Reply::Found { hits: found.hits, more: found.more, unread: found.unread })
+    }
+
+    async fn fork(
+        &self,
+        session: &SessionId,
+        turn: Option<TurnId>,
+        name: Option<String>,
+    ) -> Result<Reply, ErrorBody> {
+        let name = name.map(|name| self.checked_name(&name)).transpose()?;
+        let forked = self.sessions.catalog().fork(session, turn, name).await.map_err(|e| of_store(&e))?;
+        let conversation = self.sessions.adopt(forked);
+        log::info!(SESSION:% = conversation.id(), EVENT = "session_start"; "session {} begins as a fork of {session}", conversation.id());
         self.describe(&conversation).await
     }
 

@@ -25,8 +25,9 @@ pub use baseline::{
 };
 pub use carried::{Carried, CarriedEnd, Exchange, Summary, SummaryCost};
 pub use channel::{
-    ApprovalWanted, Certainty, ErrorBody, ErrorCode, Event, EventKind, Incoming, Outgoing, PROTOCOL_VERSION,
-    Phase, Position, Reply, Request, RequestFrame, ServerState, SessionInfo, SessionState, Snapshot, Status,
+    ApprovalWanted, Certainty, ErrorBody, ErrorCode, Event, EventKind, Hit, Incoming, Outgoing,
+    PROTOCOL_VERSION, Phase, Position, Reply, Request, RequestFrame, ServerState, SessionInfo, SessionState,
+    Snapshot, Speaker, Status,
 };
 pub use finding::{Finding, Level};
 pub use ids::{CallId, Digest, Epoch, IdError, SessionId, Timestamp, TurnId};

@@ -31,6 +31,21 @@ pub enum LogRecord {
 }
 
 impl LogRecord {
+    /// The turn that it belongs to, if it belongs to one.
+    #[must_use]
+    pub fn turn(&self) -> Option<TurnId> {
+        match self {
+            Self::SessionStart(_) | Self::Carried(_) | Self::Named(_) => None,
+            Self::UserMessage(r) => Some(r.turn),
+            Self::AssistantMessage(r) => Some(r.turn),
+            Self::ToolStart(r) => Some(r.turn),
+            Self::ToolResult(r) => Some(r.turn),
+            Self::Approval(r) => Some(r.turn),
+            Self::Usage(r) => Some(r.turn),
+            Self::TurnEnd(r) => Some(r.turn),
+        }
+    }
+
     /// The record's tag on disk.
     #[must_use]
     pub fn kind(&self) -> &'static str {

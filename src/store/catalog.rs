@@ -5,19 +5,20 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use super::baseline::Baseline;
+use super::copy::UNFINISHED;
 use super::create::{WRITER_PAUSE, WRITER_TRIES};
 use super::error::{Result, SessionError};
 use super::inspect::{Inspected, inspect};
 use super::options::OpenOptions;
 use super::read::offset;
-use super::recover::{Recovered, UNFINISHED, recover};
+use super::recover::{Recovered, recover};
 use super::repair::{self, Cut, Remedy};
 use super::session::Session;
 use super::storage::{Kind, Storage};
 use super::uring::Uring;
 use super::walk::{Step, walk};
 use crate::proto::{
-    BaselineContent, LogRecord, Named, SessionId, SessionInfo, Timestamp, TurnUsage, UsageTable,
+    BaselineContent, LogRecord, Named, SessionId, SessionInfo, Timestamp, TurnId, TurnUsage, UsageTable,
 };
 
 /// The sessions under one home.
@@ -49,7 +50,11 @@ impl<S: Storage> Catalog<S> {
         &self.home
     }
 
-    fn sessions(&self) -> PathBuf {
+    pub(super) fn storage(&self) -> &S {
+        &self.storage
+    }
+
+    pub(super) fn sessions(&self) -> PathBuf {
         self.home.join("sessions")
     }
 
@@ -195,8 +200,8 @@ impl<S: Storage> Catalog<S> {
         .map(UsageTable::into_rows)
     }
 
-    /// A page of a session's records, counted from 0 over all epochs: from `from` on, as many as make
-    /// `max_bytes` of lines but at least one; and where the next page begins, if there is one. Takes no
+    /// A page of a session's records, or of one turn's, counted from 0 over all epochs: from `from` on, as many as
+    /// make `max_bytes` of lines but at least one; and where the next page begins, if there is one. Takes no
     /// lock.
     ///
     /// # Errors
@@ -205,6 +210,7 @@ impl<S: Storage> Catalog<S> {
         &self,
         id: &SessionId,
         from: u64,
+        turn: Option<TurnId>,
         max_bytes: u64,
     ) -> Result<(Vec<LogRecord>, Option<u64>)> {
         let page = self
@@ -212,7 +218,7 @@ impl<S: Storage> Catalog<S> {
                 let Step::Record(found) = step else {
                     return ControlFlow::Continue(());
                 };
-                if page.number >= from {
+                if page.number >= from && turn.is_none_or(|turn| found.record.turn() == Some(turn)) {
                     page.bytes = page.bytes.saturating_add(found.bytes);
                     if page.bytes > max_bytes && !page.records.is_empty() {
                         page.next = Some(page.number);
@@ -228,7 +234,7 @@ impl<S: Storage> Catalog<S> {
     }
 
     /// Walks a session, again when it meets what may be an append that is being written right now.
-    async fn settled<T>(
+    pub(super) async fn settled<T>(
         &self,
         id: &SessionId,
         begin: impl Fn() -> T,
@@ -369,7 +375,7 @@ struct Page {
 /// How the directory of a deleted session is named until it is gone; no session id begins like this.
 const DELETED: &str = ".deleted-";
 
-fn generate(home: &Path) -> Result<SessionId> {
+pub(super) fn generate(home: &Path) -> Result<SessionId> {
     let mut bytes = [0; 12];
     getrandom::fill(&mut bytes).map_err(|e| SessionError::Io(home.to_owned(), io::Error::other(e)))?;
     Ok(SessionId::from_random(bytes))

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use nix::libc;
 
 use super::storage::Misplaced;
-use crate::proto::{Digest, ErrorCode, SessionId, Violation};
+use crate::proto::{Digest, ErrorCode, SessionId, TurnId, Violation};
 
 /// The store's result.
 pub type Result<T, E = SessionError> = std::result::Result<T, E>;
@@ -21,6 +21,8 @@ pub enum SessionError {
     NotFound(SessionId),
     /// No session's id, name or beginning of an id is this text.
     NoMatch(String),
+    /// The session has no such turn, or none, that has ended.
+    NoTurn(SessionId, Option<TurnId>),
     /// Another opener, in this process or another, holds the session.
     Locked(SessionId),
     /// Several sessions match.
@@ -92,7 +94,7 @@ impl SessionError {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Exists(_) => ErrorCode::Exists,
-            Self::NotFound(_) | Self::NoMatch(_) => ErrorCode::NotFound,
+            Self::NotFound(_) | Self::NoMatch(_) | Self::NoTurn(..) => ErrorCode::NotFound,
             Self::Locked(_) => ErrorCode::Locked,
             Self::Ambiguous { .. } => ErrorCode::Ambiguous,
             Self::HalfCreated { .. } | Self::Torn { .. } => ErrorCode::Damaged,
@@ -130,6 +132,11 @@ impl fmt::Display for SessionError {
                 f,
                 "no session has the id, the name or the beginning of an id {text:?}; `bxctl sessions` lists what there is"
             ),
+            Self::NoTurn(id, Some(turn)) => write!(
+                f,
+                "session {id} has no turn {turn} that has ended; `bxctl usage {id}` lists its turns"
+            ),
+            Self::NoTurn(id, None) => write!(f, "session {id} has no turn that has ended yet"),
             Self::Locked(id) => write!(f, "session {id} is in use by another process or another opener"),
             Self::Ambiguous { prefix, candidates } => {
                 write!(f, "{prefix:?} can mean {} sessions:", candidates.len())?;

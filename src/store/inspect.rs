@@ -6,9 +6,13 @@ use std::path::Path;
 use super::create::{WRITER_PAUSE, WRITER_TRIES};
 use super::error::{Result, SessionError};
 use super::read::offset;
+use super::search;
 use super::storage::Storage;
 use super::walk::{Broken, Step, Walked, walk};
 use crate::proto::{Epoch, LogRecord, SessionId, SessionInfo, SessionState};
+
+/// Characters of a title.
+const TITLE_CHARS: usize = 80;
 
 /// A session, looked at.
 #[derive(Debug)]
@@ -55,7 +59,7 @@ fn unfinished(broken: &Broken) -> bool {
 }
 
 /// What the records come to.
-struct Tally {
+pub(crate) struct Tally {
     info: SessionInfo,
     epochs: u64,
     records: u64,
@@ -66,10 +70,11 @@ struct Tally {
 }
 
 impl Tally {
-    fn new(id: &SessionId) -> Self {
+    pub(crate) fn new(id: &SessionId) -> Self {
         let info = SessionInfo {
             id: id.clone(),
             name: None,
+            title: None,
             state: SessionState::Ok,
             started: None,
             last: None,
@@ -83,7 +88,12 @@ impl Tally {
         Self { info, epochs: 0, records: 0, bytes: 0, head: 0, added: 0 }
     }
 
-    fn take(&mut self, step: Step<'_>) {
+    /// What is known so far.
+    pub(crate) fn info(&self) -> &SessionInfo {
+        &self.info
+    }
+
+    pub(crate) fn take(&mut self, step: Step<'_>) {
         let found = match step {
             Step::Epoch(epoch, baseline) => {
                 self.info.epoch = epoch;
@@ -101,7 +111,10 @@ impl Tally {
         self.info.last = Some(time);
         match found.record {
             LogRecord::SessionStart(start) if start.epoch == Epoch(0) => self.info.started = Some(time),
-            LogRecord::UserMessage(_) => {
+            LogRecord::UserMessage(message) => {
+                if self.info.title.is_none() {
+                    self.info.title = Some(search::beginning(&message.text, TITLE_CHARS));
+                }
                 self.info.messages = self.info.messages.saturating_add(1);
                 self.info.turns = self.info.turns.saturating_add(1);
             }

@@ -10,8 +10,9 @@
 //! | `log` | the writing end of a log: write, sync, or cut back |
 //! | `create`, `session` | one session: made durably, opened, appended to |
 //! | `epoch` | the next epoch: begun so that it is there whole or not at all |
-//! | `catalog`, `inspect` | all sessions: list, resolve, page, delete |
+//! | `catalog`, `inspect`, `search` | all sessions: list, resolve, page, delete; find what was said |
 //! | `repair`, `recover` | the ways out of damage, only when asked |
+//! | `fork`, `copy` | a new session from the records of another |
 //! | `slot` | the ids in a slot that the model server saved |
 //!
 //! Invariants:
@@ -28,9 +29,11 @@
 
 mod baseline;
 mod catalog;
+mod copy;
 mod create;
 mod epoch;
 mod error;
+mod fork;
 mod inspect;
 mod kept;
 mod log;
@@ -39,6 +42,7 @@ mod read;
 mod recover;
 mod repair;
 mod scan;
+mod search;
 mod session;
 mod slot;
 mod storage;
@@ -54,6 +58,7 @@ pub use kept::{Kept, new_name};
 pub use options::{MAX_RECORD_BYTES, OpenOptions, StoreLimits, TornTail};
 pub use recover::Recovered;
 pub use repair::{Cut, Remedy};
+pub use search::Found;
 pub use session::Session;
 pub use slot::SlotFiles;
 pub use storage::{Access, Appended, Entry, Kind, Misplaced, Storage, StorageFile};

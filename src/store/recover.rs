@@ -3,14 +3,12 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use super::baseline::Baseline;
-use super::create::write_baseline;
+use super::copy::{self, Copy};
 use super::error::{Result, SessionError, parent};
-use super::log::{Batch, Log};
 use super::read::offset;
-use super::storage::{Access, Storage};
-use super::walk::{Broken, Step, log_path, walk};
-use crate::proto::{Digest, Epoch, ErrorCode, LogRecord, Origin, SessionId};
+use super::storage::Storage;
+use super::walk::{Broken, Step, walk};
+use crate::proto::{Epoch, ErrorCode, SessionId};
 
 /// What was copied.
 #[derive(Debug)]
@@ -25,19 +23,6 @@ pub struct Recovered {
     pub damage: SessionError,
 }
 
-/// How the directory of a session that is being recovered is named; no session id begins like this.
-pub(crate) const UNFINISHED: &str = ".new-";
-
-/// How many records are written at once.
-const AT_ONCE: usize = 64;
-
-/// An epoch as it is copied.
-struct Copy {
-    epoch: Epoch,
-    baseline: Baseline,
-    records: Vec<LogRecord>,
-}
-
 /// Copies the good records of `id` into the new session `new`; `None` when nothing is wrong with it.
 pub(crate) async fn recover<S: Storage>(
     storage: &S,
@@ -47,16 +32,7 @@ pub(crate) async fn recover<S: Storage>(
 ) -> Result<Option<Recovered>> {
     let mut copies: Vec<Copy> = Vec::new();
     let mut copy = |step: Step<'_>| {
-        match step {
-            Step::Epoch(epoch, baseline) => {
-                copies.push(Copy { epoch, baseline: baseline.clone(), records: Vec::new() });
-            }
-            Step::Record(found) => {
-                if let Some(copy) = copies.last_mut() {
-                    copy.records.push(found.record);
-                }
-            }
-        }
+        copy::take(&mut copies, step);
         ControlFlow::Continue(())
     };
     let damage = match walk(storage, dir, id, &mut copy).await {
@@ -78,52 +54,6 @@ pub(crate) async fn recover<S: Storage>(
     let last = (newest.epoch, offset(newest.records.len()));
     let records = copies.iter().map(|copy| offset(copy.records.len())).fold(0, u64::saturating_add);
 
-    // the new session gets its name when it is whole, so that one that was cut off is never mistaken
-    // for it
-    let sessions = parent(dir);
-    let (unfinished, to) = (sessions.join(format!("{UNFINISHED}{new}")), sessions.join(new.as_str()));
-    storage.create_dir(&unfinished).await.map_err(SessionError::io(&unfinished))?;
-    let lock = storage.lock(&unfinished).await.map_err(SessionError::io(&unfinished))?;
-    let mut previous = None;
-    for copy in copies {
-        previous = Some(write_epoch(storage, &unfinished, id, &new, copy, previous).await?);
-    }
-    storage.sync_dir(&unfinished).await.map_err(SessionError::io(&unfinished))?;
-    storage.rename(&unfinished, &to).await.map_err(SessionError::io(&to))?;
-    storage.sync_dir(sessions).await.map_err(SessionError::io(sessions))?;
-    drop(lock);
+    copy::write(storage, parent(dir), (id, &new), copies, Vec::new()).await?;
     Ok(Some(Recovered { id: new, records, last, damage }))
-}
-
-/// Writes one epoch and gives the digest of its last line.
-async fn write_epoch<S: Storage>(
-    storage: &S,
-    dir: &Path,
-    from: &SessionId,
-    new: &SessionId,
-    copy: Copy,
-    previous: Option<Digest>,
-) -> Result<Digest> {
-    let Copy { epoch, baseline, mut records } = copy;
-    let line = offset(records.len());
-    for record in &mut records {
-        if let LogRecord::SessionStart(start) = record {
-            start.session = new.clone();
-            start.previous = previous;
-            start.origin = Some(Origin { session: from.clone(), epoch, line });
-        }
-    }
-    write_baseline(storage, dir, epoch, &baseline).await?;
-    let path = log_path(dir, epoch);
-    let file = storage.open(&path, Access::New).await.map_err(SessionError::io(&path))?;
-    let log = Log::new(path, file, ());
-    let (mut last, mut end) = (baseline.hash(), 0u64);
-    for records in records.chunks(AT_ONCE) {
-        let batch = Batch::encode(last, records)?;
-        let length = offset(batch.bytes.len());
-        log.write(end, batch.bytes).await?;
-        last = batch.last;
-        end = end.saturating_add(length);
-    }
-    Ok(last)
 }

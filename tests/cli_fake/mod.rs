@@ -129,7 +129,7 @@ pub fn bxctl() -> Command {
     for name in ["BXCTL_SOCKET", "XDG_STATE_HOME", "NO_COLOR", "COLUMNS"] {
         command.env_remove(name);
     }
-    command.env("TERM", "xterm-256color");
+    command.env("TERM", "xterm-256color").env("TZ", "UTC");
     command
 }
 
@@ -203,6 +203,7 @@ pub fn info(id: &str) -> SessionInfo {
     SessionInfo {
         id: id.parse().unwrap(),
         name: Some("first".to_owned()),
+        title: None,
         state: SessionState::Ok,
         started: Some("2026-01-30T08:00:00.000Z".parse::<Timestamp>().unwrap()),
         last: Some("2026-01-31T23:59:59.999Z".parse::<Timestamp>().unwrap()),

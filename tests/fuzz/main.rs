@@ -75,7 +75,7 @@ fn a_log_of_any_bytes() {
             let listed = catalog.list().await.unwrap();
             assert_eq!(listed.len(), 1, "a damaged session is listed all the same");
             let opens = catalog.open(&id).await.is_ok();
-            let _ = catalog.records(&id, 0, 1 << 20).await;
+            let _ = catalog.records(&id, 0, None, 1 << 20).await;
             assert_eq!(sim.read(&log()).unwrap(), bytes, "an open and a list write nothing");
             if !opens {
                 let _ = catalog.recover(&id, Some(store_support::id("b"))).await;

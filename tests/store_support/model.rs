@@ -367,7 +367,7 @@ impl Model {
         for info in catalog.list().await.map_err(|e| format!("list: {e}"))? {
             let known = self.sessions.get(&info.id).ok_or_else(|| format!("{} was deleted", info.id))?;
             let (records, _) =
-                catalog.records(&info.id, 0, u64::MAX).await.map_err(|e| format!("records: {e}"))?;
+                catalog.records(&info.id, 0, None, u64::MAX).await.map_err(|e| format!("records: {e}"))?;
             let started = |record: &LogRecord| matches!(record, LogRecord::SessionStart(_));
             let records: Vec<_> = records.into_iter().filter(|record| !started(record)).collect();
             let all: Vec<_> = known.earlier.iter().flatten().chain(&known.acked).cloned().collect();

@@ -19,7 +19,7 @@ mod state;
 use serde::{Deserialize, Serialize};
 
 pub use event::{ApprovalWanted, Certainty, Event, EventKind, Phase, Snapshot};
-pub use reply::{ErrorBody, ErrorCode, Reply};
+pub use reply::{ErrorBody, ErrorCode, Hit, Reply, Speaker};
 pub use request::{Position, Request, RequestFrame};
 pub use state::{ServerState, SessionInfo, SessionState, Status};
 

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{SessionInfo, Status};
-use crate::proto::{Finding, LogRecord, SessionId, TurnId, TurnUsage};
+use crate::proto::{Finding, LogRecord, SessionId, Timestamp, TurnId, TurnUsage};
 
 /// Answers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -53,6 +53,15 @@ pub enum Reply {
         /// Where the next page begins; absent on the last.
         next: Option<u64>,
     },
+    /// Passages, the newest session's first, in the order in which they were said.
+    Found {
+        /// The passages.
+        hits: Vec<Hit>,
+        /// Whether there are more than were asked for.
+        more: bool,
+        /// Sessions that could not be read.
+        unread: Vec<SessionId>,
+    },
     /// What each turn cost, oldest first.
     Usage {
         /// The rows.
@@ -75,6 +84,35 @@ pub enum Reply {
     },
     /// It is done.
     Done {},
+}
+
+/// A passage that a search found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hit {
+    /// In which session.
+    pub session: SessionId,
+    /// Its name, when it has one.
+    pub name: Option<String>,
+    /// In which turn.
+    pub turn: TurnId,
+    /// When it was written down.
+    pub time: Timestamp,
+    /// Who said it.
+    pub who: Speaker,
+    /// The words around the first one that was looked for, in one line.
+    pub passage: String,
+}
+
+/// Who said something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Speaker {
+    /// The user.
+    User,
+    /// The model.
+    Assistant,
+    /// A tool.
+    Tool,
 }
 
 /// What kind of error: programs decide by this, people read the message.

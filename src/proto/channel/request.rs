@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{ErrorBody, ErrorCode};
-use crate::proto::{CallId, Decision, SessionId, strict_json};
+use crate::proto::{CallId, Decision, SessionId, TurnId, strict_json};
 
 /// A request with its id, as one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -165,6 +165,31 @@ pub enum Request {
         /// The first record, counted from 0 over all epochs.
         #[serde(default)]
         from: u64,
+        /// Only what belongs to this turn; `from` counts all records all the same.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        turn: Option<TurnId>,
+    },
+    /// What was said somewhere, in any session that can be read. Answer: [`Reply::Found`](super::Reply::Found).
+    Search {
+        /// Every word of it must be in one message; upper and lower case are the same.
+        text: String,
+        /// In this session only.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        session: Option<SessionId>,
+        /// The most passages to answer with.
+        most: u64,
+    },
+    /// A new session that begins with the turns of another, up to one of them, and costs the model nothing: its
+    /// prompt is a prefix of the other's. Answer: [`Reply::Session`](super::Reply::Session) when durable.
+    Fork {
+        /// Of which session.
+        session: SessionId,
+        /// The last turn to take over; the newest that has ended when absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        turn: Option<TurnId>,
+        /// The new session's name.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        name: Option<String>,
     },
     /// What each turn cost. Answer: [`Reply::Usage`](super::Reply::Usage).
     Usage {
@@ -185,8 +210,8 @@ impl Request {
     /// The names of all requests.
     pub const NAMES: &[&str] = &[
         "hello", "create", "open", "list", "resolve", "latest", "send", "retry", "rebase", "cancel",
-        "attach", "detach", "approve", "rename", "delete", "export", "usage", "status", "doctor", "metrics",
-        "shutdown",
+        "attach", "detach", "approve", "rename", "delete", "export", "search", "fork", "usage", "status",
+        "doctor", "metrics", "shutdown",
     ];
 }
 

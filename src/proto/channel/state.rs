@@ -11,6 +11,9 @@ pub struct SessionInfo {
     pub id: SessionId,
     /// Its name, when it has one.
     pub name: Option<String>,
+    /// The beginning of its first message, in one line.
+    #[serde(default)]
+    pub title: Option<String>,
     /// Whether it opens, and whether it is busy.
     pub state: SessionState,
     /// When it began; absent when not even that can be read.

@@ -1,0 +1,45 @@
+//! Tool calls as people know them: by the tool's own name, not by the two tools that the model is shown.
+
+use serde_json::Value;
+
+/// The tool's own name and arguments. What the model wrote otherwise is given back as it is.
+#[must_use]
+pub fn shown(name: &str, arguments: &str) -> (String, String) {
+    let as_it_is = || (name.to_owned(), arguments.to_owned());
+    if name != "call_tool" {
+        return as_it_is();
+    }
+    let Ok(Value::Object(outer)) = serde_json::from_str(arguments) else {
+        return as_it_is();
+    };
+    let Some(own) = outer.get("name").and_then(Value::as_str) else {
+        return as_it_is();
+    };
+    let arguments = match outer.get("arguments") {
+        None => String::new(),
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+    };
+    (own.to_owned(), arguments)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shown;
+
+    #[test]
+    fn the_tools_own_name_is_shown() {
+        let of = |name: &str, arguments: &str| {
+            let (name, arguments) = shown(name, arguments);
+            format!("{name} {arguments}")
+        };
+        assert_eq!(
+            of("call_tool", r#"{"name":"clock","arguments":{"zone":"UTC"}}"#),
+            r#"clock {"zone":"UTC"}"#
+        );
+        assert_eq!(of("call_tool", r#"{"name":"clock","arguments":"{\"a\":1}"}"#), r#"clock {"a":1}"#);
+        assert_eq!(of("call_tool", r#"{"name":"clock"}"#), "clock ");
+        assert_eq!(of("call_tool", "{broken"), "call_tool {broken");
+        assert_eq!(of("find_tool", r#"{"name":"x"}"#), r#"find_tool {"name":"x"}"#);
+    }
+}
