@@ -4,7 +4,6 @@
 
 mod cli_fake;
 
-use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
@@ -12,140 +11,11 @@ use boxmaker::proto::{
     ApprovalWanted, CallId, Decision, EventKind, Phase, Reply, Request, SessionId, SessionInfo, SessionState,
     Snapshot, ToolOutcome, TurnOutcome,
 };
+use cli_fake::terminal::{PATIENCE, Terminal, echo, waiting};
 use cli_fake::{
     Act, Fake, end, events, info, snapshot, stderr, stdout, text, turn_reply, usage, usual, whole_turn,
 };
 use expectrl::Session;
-use expectrl::process::unix::WaitStatus;
-use expectrl::session::OsSession;
-
-/// How long anything on the screen may take: machines are slow at times.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// A terminal with `bxctl` in it.
-struct Terminal {
-    session: OsSession,
-    screen: vt100::Parser,
-}
-
-impl Terminal {
-    fn start(fake: &Fake, arguments: &[&str], columns: u16, rows: u16) -> Self {
-        let mut command = fake.command();
-        command.args(arguments);
-        // the size must be there before the program looks
-        let mut shell = std::process::Command::new("sh");
-        let size = format!("{rows} {columns}");
-        shell.args([
-            "-c",
-            &format!("until [ \"$(stty size)\" = '{size}' ]; do sleep 0.01; done; exec \"$@\""),
-        ]);
-        shell.arg("sh").arg(command.get_program()).args(command.get_args());
-        for (name, value) in command.get_envs() {
-            match value {
-                Some(value) => shell.env(name, value),
-                None => shell.env_remove(name),
-            };
-        }
-        let mut session = Session::spawn(shell).unwrap();
-        session.get_process_mut().set_window_size(columns, rows).unwrap();
-        Self { session, screen: vt100::Parser::new(rows, columns, 500) }
-    }
-
-    /// Takes in what was written, for a moment.
-    fn look(&mut self) -> bool {
-        let mut buffer = [0; 4096];
-        match self.session.try_read(&mut buffer) {
-            Ok(0) => false,
-            Ok(n) => {
-                self.screen.process(buffer.get(..n).unwrap());
-                true
-            }
-            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
-                std::thread::sleep(Duration::from_millis(5));
-                true
-            }
-            // the other side has closed the terminal
-            Err(_) => false,
-        }
-    }
-
-    /// What is on the screen, with no empty lines at its end.
-    fn contents(&self) -> String {
-        let lines: Vec<String> =
-            self.screen.screen().contents().lines().map(|line| line.trim_end().to_owned()).collect();
-        lines.join("\n").trim_end().to_owned()
-    }
-
-    fn wait(&mut self, what: impl Fn(&str) -> bool) -> String {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            let contents = self.contents();
-            if what(&contents) {
-                return contents;
-            }
-            assert!(self.look() && Instant::now() < until, "it does not come; the screen:\n{contents}");
-        }
-    }
-
-    fn wait_for(&mut self, text: &str) -> String {
-        self.wait(|contents| contents.contains(text))
-    }
-
-    /// Waits for an empty prompt at the end of the screen.
-    fn prompt(&mut self) -> String {
-        self.wait(|contents| contents.ends_with("\n>"))
-    }
-
-    fn keys(&mut self, keys: &str) {
-        self.session.write_all(keys.as_bytes()).unwrap();
-        self.session.flush().unwrap();
-    }
-
-    /// The exit status, at the end.
-    fn exit(&mut self) -> i32 {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            self.look();
-            match self.session.get_process().status() {
-                Ok(WaitStatus::Exited(_, code)) => {
-                    while self.look() && Instant::now() < until {}
-                    return code;
-                }
-                Ok(WaitStatus::StillAlive) if Instant::now() < until => {}
-                other => panic!("{other:?}; the screen:\n{}", self.contents()),
-            }
-        }
-    }
-}
-
-impl Drop for Terminal {
-    fn drop(&mut self) {
-        let _ = self.session.get_process_mut().exit(true);
-    }
-}
-
-/// A daemon that answers each message with "You said: …".
-fn echo() -> Fake {
-    let mut turn = 1;
-    Fake::start(move |request| match request {
-        Request::Send { session, text } => {
-            turn += 1;
-            let answer = format!("You said: {text}");
-            Act::Then(turn_reply(session, turn), whole_turn(session, turn, turn * 100, text, &[&answer]))
-        }
-        other => usual(other).unwrap(),
-    })
-}
-
-/// A daemon whose turns begin with these events and then wait.
-fn waiting(kinds: Vec<EventKind>) -> Fake {
-    Fake::start(move |request| match request {
-        Request::Send { session, .. } => {
-            Act::Then(turn_reply(session, 2), events(session, 2, 11, kinds.clone()))
-        }
-        other => usual(other).unwrap(),
-    })
-}
 
 fn a_rich_turn() -> Vec<EventKind> {
     let call = CallId(1);
@@ -215,7 +85,7 @@ fn prefill_is_one_line_that_is_rewritten() {
     let contents = terminal.wait_for("reading 75 %: 50 of 100 tokens, 100 from cache");
     assert!(!contents.contains("50 %:") && !contents.contains("loading"), "{contents}");
     fake.push(events(&"s1".parse().unwrap(), 2, 20, vec![text("done"), end(TurnOutcome::Done, None)]));
-    let contents = terminal.prompt();
+    let contents = terminal.wait(|contents| contents.ends_with("done\n>"));
     assert!(contents.ends_with("> x\ndone\n>"), "{contents}");
 }
 
@@ -307,27 +177,6 @@ fn ctrl_d_detaches_and_cancels_nothing() {
 }
 
 #[test]
-fn what_is_typed_during_a_turn_comes_after_it() {
-    let fake = waiting(vec![text("first answer")]);
-    let session = "s1".parse().unwrap();
-    let mut terminal = Terminal::start(&fake, &[], 80, 24);
-    terminal.prompt();
-    terminal.keys("go\r");
-    terminal.wait_for("first answer");
-    terminal.keys("and then\x7f?\r");
-    std::thread::sleep(Duration::from_millis(200));
-    assert_eq!(fake.sent().len(), 1, "not before the turn has ended");
-    fake.push(events(&session, 2, 20, vec![end(TurnOutcome::Done, None)]));
-    terminal.wait(|_| fake.sent().len() == 2);
-    assert_eq!(fake.sent().last().unwrap(), "and the?");
-    terminal.wait_for("> and the?");
-    terminal.keys("half");
-    std::thread::sleep(Duration::from_millis(200));
-    fake.push(events(&session, 2, 30, vec![end(TurnOutcome::Done, None)]));
-    terminal.wait(|contents| contents.ends_with("\n> half"));
-}
-
-#[test]
 fn a_running_turn_is_joined() {
     let fake = Fake::start(|request| match request {
         Request::Open { .. } => {
@@ -387,7 +236,7 @@ fn a_call_that_needs_an_approval_is_asked_in_place() {
     assert!(contents.contains("⚙ call 3 wants to run mail: {\"to\":\"a␛[2J\"}"), "{contents}");
     // only a whole word is an answer
     terminal.keys("yeah\r");
-    terminal.wait(|contents| contents.trim_end().ends_with("then Enter:"));
+    terminal.wait(|contents| contents.ends_with("then Enter:\n>"));
     assert!(!fake.asked().iter().any(|r| matches!(r, Request::Approve { .. })));
     terminal.keys("n\r");
     let contents = terminal.wait_for("so be it");

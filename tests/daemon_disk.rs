@@ -174,7 +174,7 @@ fn what_is_left_of_a_creation_names_the_way_out() {
         Request::Send { session: half.clone(), text: "Hello?".to_owned() },
         Request::Open { session: half.clone() },
         Request::Usage { session: half.clone() },
-        Request::Export { session: half.clone(), from: 0 },
+        Request::Export { session: half.clone(), from: 0, turn: None },
         Request::Create { id: Some(half.clone()), name: None },
     ];
     for request in requests {

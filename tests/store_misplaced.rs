@@ -80,7 +80,7 @@ async fn refused(home: &Path, called: &str, path: &Path) {
     assert_eq!(info.state, SessionState::Damaged);
     assert!(info.reason.unwrap().contains(called));
     assert_eq!(at_once(catalog.list()).await.unwrap().len(), 2, "it hides no other session");
-    says(&at_once(catalog.records(&id("a"), 0, 1 << 20)).await.unwrap_err());
+    says(&at_once(catalog.records(&id("a"), 0, None, 1 << 20)).await.unwrap_err());
     match at_once(catalog.repair(&id("a"))).await {
         Ok(Remedy::Refused(error)) | Err(error) => says(&error),
         other => panic!("{called} in the place of {shown} was repaired: {other:?}"),

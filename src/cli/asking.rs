@@ -1,6 +1,7 @@
 //! A tool call that waits for a person, asked in place.
 
 use super::error::CliError;
+use super::follow::Aside;
 use super::keys::{Keys, Pressed};
 use super::link::Link;
 use super::pen::Pen;
@@ -72,7 +73,7 @@ impl<'a> Asking<'a> {
         &mut self,
         link: &Link,
         pen: &mut Pen,
-        keys: Option<&mut Keys>,
+        aside: &mut impl Aside,
         kind: &EventKind,
     ) -> Result<(), CliError> {
         let stands = match said(kind) {
@@ -85,26 +86,22 @@ impl<'a> Asking<'a> {
         }
         self.stands = stands;
         self.own = None;
-        let Some(call) = stands else {
-            keys.into_iter().for_each(|keys| keys.ask(false));
-            return Ok(());
-        };
-        if !link.can_approve() {
-            return Ok(pen.note(&hint(self.session, call))?);
+        if stands.is_none() || !link.can_approve() {
+            aside.asks(false);
+            return match stands {
+                Some(call) => Ok(pen.note(&hint(self.session, call))?),
+                None => Ok(()),
+            };
         }
-        match keys {
-            Some(keys) => keys.ask(true),
-            None => {
-                self.own = Keys::start().ok();
-                self.own.iter_mut().for_each(|keys| keys.ask(true));
-            }
+        if !aside.asks(true) {
+            self.own = Keys::start().ok();
         }
         prompt(pen, "")
     }
 
     /// Waits for what is typed.
-    pub async fn pressed(&mut self, keys: Option<&mut Keys>) -> Pressed {
-        match keys.or(self.own.as_mut()) {
+    pub async fn pressed(&mut self) -> Pressed {
+        match &mut self.own {
             Some(keys) => keys.next().await,
             None => std::future::pending().await,
         }

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use super::asking::{self, Asking};
 use super::error::{CliError, status};
-use super::keys::{Keys, Pressed};
+use super::keys::Pressed;
 use super::link::{Arrival, Link, unexpected};
 use super::pen::Pen;
 use super::text;
@@ -137,6 +137,56 @@ pub fn json_line(value: &impl serde::Serialize) -> Result<(), CliError> {
     Ok(out.flush()?)
 }
 
+/// What goes on beside a turn that is followed: somebody types, or nobody does.
+pub trait Aside {
+    /// What is typed.
+    type Input;
+
+    /// The next of it. Can be dropped and called again.
+    async fn next(&mut self) -> Self::Input;
+
+    /// Deals with it.
+    ///
+    /// # Errors
+    /// When the output cannot be written.
+    fn take(&mut self, input: Self::Input, pen: &mut Pen) -> Result<Wish, CliError>;
+
+    /// A question stands from now on, or none does any more; whether its answer is to come from here.
+    fn asks(&mut self, stands: bool) -> bool;
+}
+
+/// What the user wishes about the turn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wish {
+    /// Nothing.
+    Nothing,
+    /// As Ctrl-C.
+    Press,
+    /// To go away, while the turn goes on.
+    Detach,
+    /// To answer the question that stands.
+    Answer(String),
+}
+
+/// Nobody types.
+pub struct Nobody;
+
+impl Aside for Nobody {
+    type Input = std::convert::Infallible;
+
+    async fn next(&mut self) -> Self::Input {
+        std::future::pending().await
+    }
+
+    fn take(&mut self, input: Self::Input, _: &mut Pen) -> Result<Wish, CliError> {
+        match input {}
+    }
+
+    fn asks(&mut self, _: bool) -> bool {
+        false
+    }
+}
+
 /// Follows a turn of the session that `link` watches to its end: a certain one, or the one that runs.
 ///
 /// # Errors
@@ -146,35 +196,48 @@ pub async fn follow(
     pen: &mut Pen,
     output: &mut Output,
     interrupts: &mut Interrupts,
-    mut keys: Option<&mut Keys>,
+    aside: &mut impl Aside,
     (session, mut turn): (&SessionId, Option<TurnId>),
 ) -> Result<Ending, CliError> {
     let mut nothing_runs = false;
     let mut asking = Asking::new(session);
     loop {
-        let arrival = tokio::select! {
-            arrival = link.next(pen) => arrival?,
-            press = interrupts.next() => {
-                if press == Press::Quit {
-                    return Ok(Ending::Quit);
+        let next = tokio::select! {
+            arrival = link.next(pen) => Next::Arrived(arrival?),
+            press = interrupts.next() => Next::Pressed(press),
+            input = aside.next() => match aside.take(input, pen)? {
+                Wish::Nothing => continue,
+                Wish::Press => Next::Pressed(interrupts.pressed()),
+                Wish::Detach => return Ok(Ending::Detached),
+                Wish::Answer(line) => Next::Answered(line),
+            },
+            pressed = asking.pressed() => match pressed {
+                Pressed::Detach => return Ok(Ending::Detached),
+                Pressed::Part(typed) => {
+                    asking::prompt(pen, &typed)?;
+                    continue;
                 }
-                match cancel(link, pen, interrupts, session).await? {
+                Pressed::Answer(line) => Next::Answered(line),
+            },
+            // its end is under way; if it does not come, it came before anybody looked
+            () = sleep(END_TIME), if nothing_runs => return told_missed(pen, session),
+        };
+        let arrival = match next {
+            Next::Arrived(arrival) => arrival,
+            Next::Answered(line) => {
+                asking.answered(link, pen, &line).await?;
+                continue;
+            }
+            Next::Pressed(Press::Quit) => return Ok(Ending::Quit),
+            Next::Pressed(Press::Cancel) => {
+                match cancel(link, pen, interrupts, aside, session).await? {
                     Cancel::Quit => return Ok(Ending::Quit),
+                    Cancel::Detach => return Ok(Ending::Detached),
                     Cancel::Nothing => nothing_runs = true,
                     Cancel::Asked => {}
                 }
                 continue;
             }
-            pressed = asking.pressed(keys.as_deref_mut()) => {
-                match pressed {
-                    Pressed::Detach => return Ok(Ending::Detached),
-                    Pressed::Part(typed) => asking::prompt(pen, &typed)?,
-                    Pressed::Answer(line) => asking.answered(link, pen, &line).await?,
-                }
-                continue;
-            }
-            // its end is under way; if it does not come, it came before anybody looked
-            () = sleep(END_TIME), if nothing_runs => return told_missed(pen, session),
         };
         let event = match arrival {
             Arrival::Event(event) => event,
@@ -194,7 +257,7 @@ pub async fn follow(
         }
         if event.turn == turn && turn.is_some() && !idle {
             output.event(pen, &event)?;
-            asking.event(link, pen, keys.as_deref_mut(), &event.kind)?;
+            asking.event(link, pen, aside, &event.kind)?;
             if let EventKind::TurnEnd { outcome, certainty, .. } = event.kind {
                 return Ok(Ending::Ended(outcome, certainty));
             }
@@ -208,6 +271,13 @@ pub async fn follow(
             output.event(pen, &event)?;
         }
     }
+}
+
+/// What happens next to a turn that is followed.
+enum Next {
+    Arrived(Arrival),
+    Pressed(Press),
+    Answered(String),
 }
 
 fn is_idle(kind: &EventKind) -> bool {
@@ -232,6 +302,8 @@ enum Cancel {
     Nothing,
     /// The user does not wait for it.
     Quit,
+    /// The user goes away.
+    Detach,
 }
 
 /// Asks for the turn's end.
@@ -239,6 +311,7 @@ async fn cancel(
     link: &mut Link,
     pen: &mut Pen,
     interrupts: &mut Interrupts,
+    aside: &mut impl Aside,
     session: &SessionId,
 ) -> Result<Cancel, CliError> {
     pen.progress("cancelling … (Ctrl-C again quits)")?;
@@ -256,6 +329,13 @@ async fn cancel(
             },
             press = interrupts.next() => if press == Press::Quit {
                 return Ok(Cancel::Quit);
+            },
+            input = aside.next() => match aside.take(input, pen)? {
+                Wish::Nothing | Wish::Answer(_) => {}
+                Wish::Press => if interrupts.pressed() == Press::Quit {
+                    return Ok(Cancel::Quit);
+                },
+                Wish::Detach => return Ok(Cancel::Detach),
             },
         }
     }

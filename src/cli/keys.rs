@@ -1,5 +1,4 @@
-//! The keyboard while a turn runs: Ctrl-D detaches, a question is answered with a word and Enter, and what is typed
-//! ahead is kept for the next prompt.
+//! The keyboard while a question stands and no prompt does: a word and Enter answer it, and Ctrl-D detaches.
 //!
 //! Invariant: the terminal is as it was before when [`Keys`] is dropped.
 
@@ -10,8 +9,8 @@ use nix::sys::termios::{
 };
 use tokio::net::unix::pipe;
 
-/// What is typed ahead is kept up to so many bytes.
-const TYPED_AHEAD_BYTES: usize = 64 * 1024;
+/// What is typed is kept up to so many bytes.
+const TYPED_BYTES: usize = 64 * 1024;
 
 const CTRL_D: u8 = 4;
 const CTRL_U: u8 = 21;
@@ -44,8 +43,6 @@ pub struct Keys {
     terminal: pipe::Receiver,
     _restore: Restore,
     typed: Typed,
-    // what is typed since a question was asked: nothing that was typed ahead can answer it
-    answer: Option<Typed>,
 }
 
 /// What was typed.
@@ -76,20 +73,14 @@ impl Keys {
             }
         }
         tcsetattr(io::stdin(), SetArg::TCSANOW, &modes)?;
-        Ok(Self { terminal, _restore: restore, typed: Typed::default(), answer: None })
+        Ok(Self { terminal, _restore: restore, typed: Typed::default() })
     }
 
-    /// A question is asked from now on, or no longer: keys are its answer, not typed ahead.
-    pub fn ask(&mut self, asked: bool) {
-        self.answer = asked.then(Typed::default);
-    }
-
-    /// Waits for what is typed: an answer while a question is asked, or the wish to detach. Can be dropped and called
-    /// again.
+    /// Waits for what is typed. Can be dropped and called again.
     pub async fn next(&mut self) -> Pressed {
         loop {
             // several lines may have come at once
-            if let Some(line) = self.answer.as_mut().and_then(Typed::line) {
+            if let Some(line) = self.typed.line() {
                 return Pressed::Answer(line);
             }
             let mut buffer = [0; 1024];
@@ -98,29 +89,17 @@ impl Keys {
             }
             match self.terminal.try_read(&mut buffer) {
                 Ok(n) if n > 0 => {
-                    let keys = buffer.get(..n).unwrap_or_default();
-                    let Some(answer) = &mut self.answer else {
-                        if self.typed.push(keys) {
-                            return Pressed::Detach;
-                        }
-                        continue;
-                    };
-                    if answer.push(keys) {
+                    if self.typed.push(buffer.get(..n).unwrap_or_default()) {
                         return Pressed::Detach;
                     }
-                    if !answer.bytes.contains(&b'\n') {
-                        return Pressed::Part(answer.so_far());
+                    if !self.typed.bytes.contains(&b'\n') {
+                        return Pressed::Part(self.typed.so_far());
                     }
                 }
                 Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
                 _ => return Pressed::Detach,
             }
         }
-    }
-
-    /// What was typed ahead: `Ok` is complete, with Enter at its end; `Err` is still being written.
-    pub fn typed_ahead(self) -> Result<String, String> {
-        self.typed.finish()
     }
 }
 
@@ -148,9 +127,7 @@ impl Typed {
                     while self.bytes.pop().is_some_and(|byte| byte & 0xc0 == 0x80) {}
                 }
                 (None, b'\r') => self.bytes.push(b'\n'),
-                (None, b'\n' | b'\t' | 0x20..) if self.bytes.len() < TYPED_AHEAD_BYTES => {
-                    self.bytes.push(*key)
-                }
+                (None, b'\n' | b'\t' | 0x20..) if self.bytes.len() < TYPED_BYTES => self.bytes.push(*key),
                 (None, _) => {}
             }
         }
@@ -167,35 +144,24 @@ impl Typed {
     fn so_far(&self) -> String {
         String::from_utf8_lossy(&self.bytes).into_owned()
     }
-
-    fn finish(self) -> Result<String, String> {
-        let text = String::from_utf8_lossy(&self.bytes).into_owned();
-        match text.trim_end_matches('\n') {
-            whole if whole.len() < text.len() && !whole.trim().is_empty() => Ok(whole.to_owned()),
-            rest => Err(rest.to_owned()),
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn typed(keys: &[u8]) -> Result<String, String> {
+    fn typed(keys: &[u8]) -> String {
         let mut typed = Typed::default();
         for key in keys.chunks(1) {
             assert!(!typed.push(key));
         }
-        typed.finish()
+        typed.so_far()
     }
 
     #[test]
-    fn what_is_typed_ahead_is_kept() {
-        assert_eq!(typed(b"hello\r"), Ok("hello".to_owned()));
-        assert_eq!(typed(b"one\rtwo"), Err("one\ntwo".to_owned()));
-        assert_eq!(typed(b"\r\r"), Err(String::new()));
-        assert_eq!(typed("grü\x7f\x7fün\x1b[A\x1b[1;5D\x1bOP!".as_bytes()), Err("gün!".to_owned()));
-        assert_eq!(typed(b"wrong\x15right\n"), Ok("right".to_owned()));
+    fn lines_are_taken_one_by_one() {
+        assert_eq!(typed("grü\x7f\x7fün\x1b[A\x1b[1;5D\x1bOP!".as_bytes()), "gün!");
+        assert_eq!(typed(b"wrong\x15right"), "right");
         assert!(Typed::default().push(b"ab\x04"));
         let mut lines = Typed::default();
         lines.push(b"yeah\rn\rrest");

@@ -75,6 +75,12 @@ impl Link {
         self.approves
     }
 
+    /// Whether the daemon is there, as far as is known.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.client.is_some()
+    }
+
     /// Asks once.
     ///
     /// # Errors

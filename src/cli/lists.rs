@@ -77,7 +77,9 @@ pub fn state_word(state: SessionState) -> &'static str {
     }
 }
 
-fn session_lines(sessions: &[SessionInfo], width: Option<usize>) -> Vec<String> {
+/// The table of sessions.
+#[must_use]
+pub fn session_lines(sessions: &[SessionInfo], width: Option<usize>) -> Vec<String> {
     let columns = [
         Column::left("ID", 0),
         Column::left("TITLE", 1).at_least(12),

@@ -19,6 +19,7 @@ mod html;
 mod keys;
 mod link;
 mod lists;
+mod markdown;
 mod pen;
 mod plot;
 mod rebase;

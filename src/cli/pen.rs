@@ -6,6 +6,7 @@
 
 use std::io::{self, IsTerminal, Write};
 
+use super::markdown::Markdown;
 use super::text::{self, Sanitiser};
 
 /// Columns to assume where nothing tells them.
@@ -18,15 +19,17 @@ pub struct Ability {
     pub terminal: bool,
     /// Whether colours are wanted.
     pub colour: bool,
+    /// Whether what was written can be taken back.
+    pub moves: bool,
 }
 
 impl Ability {
     /// What `stream` can do, by its kind and by `NO_COLOR` and `TERM`.
     pub fn of(stream: &impl IsTerminal) -> Self {
         let terminal = stream.is_terminal();
-        let plain = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty())
-            || std::env::var_os("TERM").is_some_and(|v| v == "dumb");
-        Self { terminal, colour: terminal && !plain }
+        let plain = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
+        let dumb = std::env::var_os("TERM").is_some_and(|v| v == "dumb");
+        Self { terminal, colour: terminal && !plain && !dumb, moves: terminal && !dumb }
     }
 }
 
@@ -56,10 +59,10 @@ pub struct Pen {
     err_can: Ability,
     clean: Sanitiser,
     clean_reasoning: Sanitiser,
+    markdown: Markdown,
     open: Option<Kind>,
     answer_open: bool,
     progress: bool,
-    progress_allowed: bool,
     width: Option<usize>,
 }
 
@@ -91,10 +94,10 @@ impl Pen {
             err_can,
             clean: Sanitiser::default(),
             clean_reasoning: Sanitiser::default(),
+            markdown: Markdown::default(),
             open: None,
             answer_open: false,
             progress: false,
-            progress_allowed: true,
             width,
         }
     }
@@ -105,15 +108,10 @@ impl Pen {
         self.width.or_else(columns).unwrap_or(DEFAULT_COLUMNS)
     }
 
-    /// Whether notes reach a person's terminal.
+    /// Whether notes come where a line can be taken back.
     #[must_use]
-    pub fn notes_on_terminal(&self) -> bool {
-        self.err_can.terminal
-    }
-
-    /// Whether progress lines are wanted: not while the prompt stands on the same screen.
-    pub fn allow_progress(&mut self, allowed: bool) {
-        self.progress_allowed = allowed;
+    pub fn takes_back(&self) -> bool {
+        self.err_can.moves
     }
 
     /// Writes to where notes go. If nobody reads the standard error any more, notes go nowhere: a turn
@@ -151,7 +149,12 @@ impl Pen {
         } else {
             piece
         };
-        self.out.write_all(piece.as_bytes())?;
+        if self.out_can.colour {
+            let styled = self.markdown.push(piece);
+            self.out.write_all(styled.as_bytes())?;
+        } else {
+            self.out.write_all(piece.as_bytes())?;
+        }
         self.out.flush()?;
         if let Some(last) = piece.chars().next_back() {
             self.answer_open = last != '\n';
@@ -205,6 +208,15 @@ impl Pen {
         self.write_note(note, "")
     }
 
+    /// Whole lines that are safe, and styled if they are to be.
+    ///
+    /// # Errors
+    /// When the output cannot be written.
+    pub fn ready(&mut self, lines: &str) -> io::Result<()> {
+        self.end_line()?;
+        self.write_notes(lines)
+    }
+
     fn write_note(&mut self, note: &str, style: &str) -> io::Result<()> {
         self.end_line()?;
         let styled = paint(&text::block(note), style, self.err_can.colour);
@@ -216,7 +228,7 @@ impl Pen {
     /// # Errors
     /// When the output cannot be written.
     pub fn progress(&mut self, note: &str) -> io::Result<()> {
-        if !self.err_can.terminal || !self.progress_allowed {
+        if !self.err_can.moves {
             return Ok(());
         }
         if !self.progress {
@@ -261,10 +273,10 @@ impl Pen {
     /// When the output cannot be written.
     pub fn end_answer(&mut self) -> io::Result<()> {
         self.clear_progress()?;
-        let rest = self.clean.finish();
+        let rest = format!("{}{}", self.markdown.finish(), self.clean.finish());
         if std::mem::take(&mut self.answer_open) {
             self.open = None;
-            writeln!(self.out, "{rest}")?;
+            self.out.write_all(format!("{rest}\n").as_bytes())?;
             self.out.flush()?;
         }
         Ok(())
@@ -318,8 +330,8 @@ pub(crate) mod tests {
         }
     }
 
-    pub(crate) const PLAIN: Ability = Ability { terminal: false, colour: false };
-    pub(crate) const SCREEN: Ability = Ability { terminal: true, colour: true };
+    pub(crate) const PLAIN: Ability = Ability { terminal: false, colour: false, moves: false };
+    pub(crate) const SCREEN: Ability = Ability { terminal: true, colour: true, moves: true };
 
     pub(crate) fn pen(out_can: Ability, err_can: Ability) -> (Pen, Paper, Paper) {
         let (out, err) = (Paper::default(), Paper::default());
@@ -367,7 +379,7 @@ pub(crate) mod tests {
 
     #[test]
     fn without_colour_there_is_no_style() {
-        let can = Ability { terminal: true, colour: false };
+        let can = Ability { terminal: true, colour: false, moves: true };
         let (mut pen, out, err) = pen(can, can);
         pen.reasoning("hm").unwrap();
         pen.answer("yes").unwrap();

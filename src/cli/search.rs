@@ -8,7 +8,7 @@ use super::lists::print;
 use super::pen::{Ability, Pen};
 use super::text;
 use super::time::minute;
-use crate::proto::{Hit, Reply, Request, Speaker};
+use crate::proto::{Hit, Reply, Request, SessionId, Speaker};
 
 /// `bxctl search`; gives the exit status: as `grep`'s, 1 where nothing was found.
 ///
@@ -20,11 +20,7 @@ pub async fn search(link: &mut Link, options: Search) -> Result<u8, CliError> {
         Some(session) => Some(link.resolve(session).await?.id),
         None => None,
     };
-    let request = Request::Search { text: text.clone(), session, most: options.most };
-    let (hits, more, unread) = match link.ask(request).await? {
-        Reply::Found { hits, more, unread } => (hits, more, unread),
-        reply => return Err(unexpected(&reply)),
-    };
+    let Found { hits, more, unread } = find(link, &text, session, options.most).await?;
     if options.json {
         json_line(&hits)?;
     } else {
@@ -43,8 +39,35 @@ pub async fn search(link: &mut Link, options: Search) -> Result<u8, CliError> {
     Ok(if hits.is_empty() { status::FAILED } else { status::OK })
 }
 
-/// The passages under the sessions that they stand in.
-fn lines(hits: &[Hit], words: &str, colour: bool) -> Vec<String> {
+/// What was found.
+pub struct Found {
+    /// The passages.
+    pub hits: Vec<Hit>,
+    /// Whether there are more.
+    pub more: bool,
+    /// Sessions that could not be read.
+    pub unread: Vec<SessionId>,
+}
+
+/// Asks for it.
+///
+/// # Errors
+/// [`Link::ask`]'s.
+pub async fn find(
+    link: &mut Link,
+    text: &str,
+    session: Option<SessionId>,
+    most: u64,
+) -> Result<Found, CliError> {
+    match link.ask(Request::Search { text: text.to_owned(), session, most }).await? {
+        Reply::Found { hits, more, unread } => Ok(Found { hits, more, unread }),
+        reply => Err(unexpected(&reply)),
+    }
+}
+
+/// The passages under the sessions that they stand in; safe.
+#[must_use]
+pub fn lines(hits: &[Hit], words: &str, colour: bool) -> Vec<String> {
     let mut lines = Vec::new();
     let mut session = None;
     for hit in hits {

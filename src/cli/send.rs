@@ -5,7 +5,7 @@ use std::io::{IsTerminal as _, Read as _};
 use super::args::{Retry, Send};
 use super::care::called;
 use super::error::CliError;
-use super::follow::{Interrupts, Output, follow};
+use super::follow::{Interrupts, Nobody, Output, follow};
 use super::link::{Link, unexpected};
 use super::pen::Pen;
 use crate::proto::{Reply, Request, SessionInfo};
@@ -63,7 +63,8 @@ async fn one_turn(link: &mut Link, info: &SessionInfo, request: Request, json: b
     let mut interrupts = Interrupts::new()?;
     let mut output = Output::new(json);
     output.own_turn(turn);
-    let ending = follow(link, &mut pen, &mut output, &mut interrupts, None, (&info.id, Some(turn))).await?;
+    let ending =
+        follow(link, &mut pen, &mut output, &mut interrupts, &mut Nobody, (&info.id, Some(turn))).await?;
     pen.end_line()?;
     Ok(ending.status())
 }

@@ -118,7 +118,7 @@ impl View {
 
     /// A state that lasts: rewritten in place on a terminal, else a line when it changes.
     fn state(&mut self, pen: &mut Pen, state: &str) -> io::Result<()> {
-        if pen.notes_on_terminal() {
+        if pen.takes_back() {
             return pen.progress(state);
         }
         // in a log, how long it has waited by now is no news

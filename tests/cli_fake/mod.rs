@@ -4,6 +4,8 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+pub mod terminal;
+
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
@@ -29,6 +31,8 @@ pub enum Act {
     Raw(Vec<u8>),
     /// Answers, sends events, and hangs up.
     Hangup(Reply, Vec<Event>),
+    /// Hangs up without an answer.
+    Gone,
     /// Says nothing.
     Silence,
 }
@@ -172,6 +176,10 @@ fn serve(stream: &UnixStream, run: &str, log: &Mutex<Vec<Request>>, script: &Mut
                 let _ = stream.shutdown(std::net::Shutdown::Both);
                 return;
             }
+            Act::Gone => {
+                let _ = stream.shutdown(std::net::Shutdown::Both);
+                return;
+            }
             Act::Silence => {}
         }
     }
@@ -180,7 +188,8 @@ fn serve(stream: &UnixStream, run: &str, log: &Mutex<Vec<Request>>, script: &Mut
 /// Answers that a well-behaved daemon with the session `s1` gives; `None` for `send` and the like.
 pub fn usual(request: &Request) -> Option<Act> {
     let reply = match request {
-        Request::Latest {} | Request::Open { .. } => Reply::Session { info: info("s1"), differs: vec![] },
+        Request::Latest {} => Reply::Session { info: info("s1"), differs: vec![] },
+        Request::Open { session } => Reply::Session { info: info(session.as_str()), differs: vec![] },
         Request::Create { name, .. } => {
             Reply::Session { info: SessionInfo { name: name.clone(), ..info("s2") }, differs: vec![] }
         }
@@ -190,6 +199,8 @@ pub fn usual(request: &Request) -> Option<Act> {
             }
             _ => return Some(Act::Refuse(ErrorBody::new(ErrorCode::NotFound, format!("no session {text}")))),
         },
+        Request::Export { .. } => Reply::Records { records: vec![], next: None },
+        Request::List {} => Reply::Sessions { sessions: vec![info("s1"), info("s2")] },
         Request::Attach { .. } => Reply::Attached { seq: 10, running: false },
         Request::Detach { .. } | Request::Cancel { .. } | Request::Rename { .. } | Request::Delete { .. } => {
             Reply::Done {}

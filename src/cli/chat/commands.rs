@@ -19,6 +19,20 @@ pub enum Meaning<'a> {
     Decide(Decision),
     /// `/usage`
     Usage,
+    /// `/sessions`
+    Sessions,
+    /// `/show [TURN]`
+    Show(Option<u64>),
+    /// `/search WORDS`
+    Search(&'a str),
+    /// `/switch SESSION`
+    Switch(&'a str),
+    /// `/fork [TURN]`
+    Fork(Option<u64>),
+    /// `/send`: the messages that wait
+    Send,
+    /// `/drop [NUMBER]`
+    Drop(Option<usize>),
     /// `/quit`
     Quit,
     /// `/new [NAME]`
@@ -31,15 +45,22 @@ pub enum Meaning<'a> {
 
 /// What `/help` prints.
 pub const HELP: &[&str] = &[
-    "/new [NAME]   begin a new session",
-    "/rename NAME  name this session",
-    "/retry        ask again where the newest turn has no answer",
-    "/rebase       go on in a new epoch: from a summary, with today's configuration",
-    "/allow, /deny decide about the tool call that waits for it",
-    "/usage        what each turn cost",
-    "/quit         leave (a running turn goes on)",
-    "//TEXT        send a message that begins with a slash",
-    "Alt-Enter, or a backslash before Enter, begins a new line.",
+    "/new [NAME]      begin a new session",
+    "/sessions        list the sessions",
+    "/switch SESSION  go on with another session: its id, the beginning of it, or its name",
+    "/show [TURN]     this conversation, or one turn of it",
+    "/search WORDS    find what was said, in all sessions",
+    "/fork [TURN]     begin a new session with the turns up to this one",
+    "/rename NAME     name this session",
+    "/retry           ask again where the newest turn has no whole answer",
+    "/rebase          go on in a new epoch: from a summary, with today's configuration",
+    "/allow, /deny    decide about the tool call that waits for it",
+    "/usage           what each turn cost",
+    "/send            send the messages that wait",
+    "/drop [NUMBER]   take a message that waits away, the last or this one",
+    "/quit            leave (a running turn goes on)",
+    "//TEXT           send a message that begins with a slash",
+    "What is sent while the model answers waits until it has. Alt-Enter, or a backslash before Enter, begins a new line.",
     "Ctrl-C cancels the running turn, twice quits; Ctrl-D detaches.",
 ];
 
@@ -68,17 +89,34 @@ pub fn meaning(line: &str) -> Meaning<'_> {
         ("allow", None) => Meaning::Decide(Decision::Allow),
         ("deny", None) => Meaning::Decide(Decision::Deny),
         ("usage", None) => Meaning::Usage,
+        ("sessions", None) => Meaning::Sessions,
+        ("show", None) => Meaning::Show(None),
+        ("show", Some(turn)) => number(turn, Meaning::Show),
+        ("search", Some(words)) => Meaning::Search(words),
+        ("search", None) => Meaning::Wrong("a word is missing: /search WORDS"),
+        ("switch", Some(session)) => Meaning::Switch(session),
+        ("switch", None) => Meaning::Wrong("a session is missing: /switch SESSION; /sessions lists them"),
+        ("fork", None) => Meaning::Fork(None),
+        ("fork", Some(turn)) => number(turn, Meaning::Fork),
+        ("send", None) => Meaning::Send,
+        ("drop", None) => Meaning::Drop(None),
+        ("drop", Some(place)) => number(place, Meaning::Drop),
         ("quit" | "exit" | "q", None) => Meaning::Quit,
         ("new", name) => Meaning::New(name),
         ("rename", Some(name)) => Meaning::Rename(name),
         ("rename", None) => Meaning::Wrong("a name is missing: /rename NAME"),
-        ("retry" | "rebase" | "allow" | "deny" | "usage" | "quit" | "exit" | "q", Some(_)) => {
-            Meaning::Wrong("this command takes nothing after it; /help lists the commands")
-        }
+        (
+            "retry" | "rebase" | "allow" | "deny" | "usage" | "sessions" | "send" | "quit" | "exit" | "q",
+            Some(_),
+        ) => Meaning::Wrong("this command takes nothing after it; /help lists the commands"),
         _ => Meaning::Wrong(
             "no such command; /help lists them, and two slashes send a message that begins with one",
         ),
     }
+}
+
+fn number<N: std::str::FromStr>(text: &str, of: impl Fn(Option<N>) -> Meaning<'static>) -> Meaning<'static> {
+    text.parse().map_or(Meaning::Wrong("what stands behind this command must be a number"), |n| of(Some(n)))
 }
 
 #[cfg(test)]
@@ -99,10 +137,13 @@ mod tests {
             ("/new", Meaning::New(None)),
             ("/new  a  name ", Meaning::New(Some("a  name"))),
             ("/rename x", Meaning::Rename("x")),
+            ("/show 3", Meaning::Show(Some(3))),
+            ("/drop", Meaning::Drop(None)),
+            ("/switch the garden", Meaning::Switch("the garden")),
         ] {
             assert_eq!(meaning(line), expected, "{line:?}");
         }
-        for wrong in ["/", "/nope", "/rename ", "/retry now"] {
+        for wrong in ["/", "/nope", "/rename ", "/retry now", "/drop x", "/search"] {
             assert!(matches!(meaning(wrong), Meaning::Wrong(_)), "{wrong:?}");
         }
     }

@@ -1,11 +1,13 @@
 //! The line editor, in a thread of its own: it waits for keys while the conversation goes on.
 
 use std::fs::{DirBuilder, OpenOptions};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
+use nix::sys::signal::{Signal, raise};
+use nix::sys::termios::{InputFlags, LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
 use rustyline::error::ReadlineError;
 use rustyline::history::FileHistory;
 use rustyline::{
@@ -15,11 +17,19 @@ use rustyline::{
 use tokio::sync::mpsc as tokio_mpsc;
 
 use super::prompt::{PROMPT, PromptLine};
+use super::screen::columns;
 use crate::cli::error::CliError;
 use crate::cli::link::state_dir;
 
 /// Lines that are remembered.
 const HISTORY_LINES: usize = 1000;
+
+/// Whether the terminal can move its cursor; else lines are read as it gives them.
+pub fn can_edit() -> bool {
+    // the same that the line editor goes by
+    let without = ["dumb", "cons25", "emacs"];
+    std::env::var("TERM").map_or(true, |term| !without.iter().any(|name| term.eq_ignore_ascii_case(name)))
+}
 
 /// What came from the keyboard.
 #[derive(Debug, PartialEq, Eq)]
@@ -32,19 +42,13 @@ pub enum Typed {
     End,
 }
 
-/// What the editor is to do.
-enum Ask {
-    /// Show the prompt, with this text.
-    Prompt(String),
-    /// Remember this line, which was typed elsewhere.
-    Remember(String),
-}
-
 /// The line editor.
 pub struct Input {
-    ask: mpsc::Sender<Ask>,
+    // the text that is to stand at the prompt already
+    ask: mpsc::Sender<String>,
     typed: tokio_mpsc::UnboundedReceiver<Typed>,
     line: PromptLine,
+    asked: bool,
 }
 
 impl Input {
@@ -55,7 +59,7 @@ impl Input {
     pub fn start() -> Result<Self, CliError> {
         let failed = |e: &dyn std::fmt::Display| CliError::Failed(format!("cannot use the terminal: {e}"));
         let line = PromptLine::default();
-        let continuations = Continuations::default();
+        let continuations = Continuations { line: Some(line.clone()), ..Continuations::default() };
         let editor = editor(line.clone(), &continuations).map_err(|e| failed(&e))?;
         let (ask, asked) = mpsc::channel();
         let (typed_in, typed) = tokio_mpsc::unbounded_channel();
@@ -64,23 +68,30 @@ impl Input {
             .name("input".to_owned())
             .spawn(move || edit(editor, (&shared, &continuations), &asked, &typed_in))
             .map_err(|e| failed(&e))?;
-        Ok(Self { ask, typed, line })
+        Ok(Self { ask, typed, line, asked: false })
     }
 
-    /// Shows the prompt, with a text that is there already.
-    pub fn prompt(&self, initial: String) {
-        // a thread that has ended shows in `next`
-        let _ = self.ask.send(Ask::Prompt(initial));
+    /// Shows the prompt, with a text that is there already, if it does not stand yet.
+    pub fn prompt(&mut self, initial: &mut String) {
+        if !std::mem::replace(&mut self.asked, true) {
+            // a thread that has ended shows in `next`
+            let _ = self.ask.send(std::mem::take(initial));
+        }
     }
 
-    /// Puts a line that was typed ahead into the history.
-    pub fn remember(&self, line: &str) {
-        let _ = self.ask.send(Ask::Remember(line.to_owned()));
+    /// Whether something was typed already that has not come out of [`Input::next`].
+    pub fn is_begun(&self) -> bool {
+        !self.typed.is_empty() || self.line.is_begun()
     }
 
     /// What is typed at the prompt. Can be dropped and called again.
     pub async fn next(&mut self) -> Typed {
-        self.typed.recv().await.unwrap_or(Typed::End)
+        if !self.asked {
+            return std::future::pending().await;
+        }
+        let typed = self.typed.recv().await.unwrap_or(Typed::End);
+        self.asked = false;
+        typed
     }
 
     /// What stands at the prompt.
@@ -101,24 +112,44 @@ fn editor(line: PromptLine, continuations: &Continuations) -> rustyline::Result<
         .bracketed_paste(true)
         .build();
     let mut editor = LineEditor::with_config(config)?;
-    editor.set_helper(Some(line));
+    editor.set_helper(Some(line.clone()));
     editor.bind_sequence(KeyEvent(KeyCode::Enter, Modifiers::ALT), EventHandler::Simple(Cmd::Newline));
     editor.bind_sequence(
         KeyEvent(KeyCode::Enter, Modifiers::NONE),
         EventHandler::Conditional(Box::new(continuations.clone())),
     );
+    if let Ok(before) = tcgetattr(io::stdin()) {
+        if can_edit() {
+            quiet(before.clone())?;
+        }
+        editor.bind_sequence(
+            KeyEvent::ctrl('Z'),
+            EventHandler::Conditional(Box::new(Suspend { line, before: Mutex::new(before) })),
+        );
+    }
     Ok(editor)
+}
+
+/// Between two prompts, too, keys are not shown, and Enter is what it is at the prompt.
+fn quiet(mut modes: Termios) -> io::Result<()> {
+    modes.local_flags.remove(LocalFlags::ECHO);
+    modes.input_flags.remove(InputFlags::ICRNL);
+    Ok(tcsetattr(io::stdin(), SetArg::TCSANOW, &modes)?)
 }
 
 /// Enter after a backslash at the end begins a new line. The backslash is taken out when the message is
 /// done: only one that was typed so, never one that was pasted. Each entry is the text up to, and with,
 /// such a backslash.
 #[derive(Clone, Default)]
-struct Continuations(Arc<Mutex<Vec<String>>>);
+struct Continuations {
+    all: Arc<Mutex<Vec<String>>>,
+    // is told when a line is taken
+    line: Option<PromptLine>,
+}
 
 impl Continuations {
     fn all(&self) -> MutexGuard<'_, Vec<String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The message without those backslashes.
@@ -140,6 +171,9 @@ impl ConditionalEventHandler for Continuations {
     fn handle(&self, _: &Event, _: RepeatCount, _: bool, context: &EventContext) -> Option<Cmd> {
         let (line, at) = (context.line(), context.pos());
         if !(line.ends_with('\\') && at == line.len()) {
+            if let Some(line) = &self.line {
+                line.closing();
+            }
             return None;
         }
         self.all().push(line.to_owned());
@@ -147,10 +181,34 @@ impl ConditionalEventHandler for Continuations {
     }
 }
 
+/// Ctrl-Z. The editor's own way would set the terminal's modes again before the process has stopped, for another
+/// thread may be the one that the signal meets.
+struct Suspend {
+    line: PromptLine,
+    before: Mutex<Termios>,
+}
+
+impl ConditionalEventHandler for Suspend {
+    fn handle(&self, _: &Event, _: RepeatCount, _: bool, _: &EventContext) -> Option<Cmd> {
+        // without modes there is no terminal, and nothing to stop for
+        let editing = tcgetattr(io::stdin()).ok()?;
+        let set = |modes: &Termios, paste: &str| {
+            let _ = tcsetattr(io::stdin(), SetArg::TCSADRAIN, modes);
+            let _ = io::stdout().write_all(paste.as_bytes()).and_then(|()| io::stdout().flush());
+        };
+        set(&self.before.lock().unwrap_or_else(PoisonError::into_inner), "\x1b[?2004l");
+        // to this thread: it goes on when the process does
+        let _ = raise(Signal::SIGTSTP);
+        set(&editing, "\x1b[?2004h");
+        self.line.settle();
+        Some(Cmd::Repaint)
+    }
+}
+
 fn edit(
     mut editor: LineEditor,
     (line, continuations): (&PromptLine, &Continuations),
-    asked: &mpsc::Receiver<Ask>,
+    asked: &mpsc::Receiver<String>,
     typed: &tokio_mpsc::UnboundedSender<Typed>,
 ) {
     // without a file, what was typed is remembered as long as the conversation
@@ -158,16 +216,12 @@ fn edit(
     if let Some(path) = &history {
         let _ = editor.load_history(path);
     }
-    while let Ok(ask) = asked.recv() {
-        let initial = match ask {
-            Ask::Prompt(initial) => initial,
-            Ask::Remember(line) => {
-                remember(&mut editor, history.as_ref(), &line);
-                continue;
-            }
-        };
+    while let Ok(initial) = asked.recv() {
         let read = editor.readline_with_initial(PROMPT, (&initial, ""));
-        line.gone();
+        if can_edit() {
+            // that it cannot be written shows where the conversation writes
+            let _ = line.gone(read.is_ok(), columns(), &mut io::stdout());
+        }
         let answer = match read {
             Ok(line) => {
                 let line = continuations.join(line);

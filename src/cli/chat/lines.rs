@@ -3,7 +3,7 @@
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader, Stdin};
 
 use crate::cli::error::{CliError, status};
-use crate::cli::follow::{Ending, Interrupts, Output, follow};
+use crate::cli::follow::{Ending, Interrupts, Nobody, Output, follow};
 use crate::cli::link::{Link, unexpected};
 use crate::cli::pen::Pen;
 use crate::cli::text;
@@ -60,7 +60,7 @@ async fn turn(
         reply => return Err(unexpected(&reply)),
     };
     output.own_turn(turn);
-    let ending = follow(link, pen, output, interrupts, None, (&info.id, Some(turn))).await?;
+    let ending = follow(link, pen, output, interrupts, &mut Nobody, (&info.id, Some(turn))).await?;
     pen.end_answer()?;
     Ok(ending)
 }

@@ -1,26 +1,30 @@
 //! `bxctl chat`: a conversation in the terminal.
 
+mod actions;
 mod commands;
+mod desk;
 mod input;
 mod lines;
+mod outbox;
 mod prompt;
 mod screen;
+mod sending;
 
-use std::io::IsTerminal as _;
+use std::io::{self, IsTerminal as _};
 
+use super::args;
 use super::asking::{self, Said};
 use super::error::{CliError, status};
-use super::follow::{Ending, Interrupts, Output, Press, follow};
-use super::keys::{Keys, Restore};
-use super::link::{Arrival, Link, unexpected};
-use super::lists::{usage_lines, usage_of};
+use super::follow::{Interrupts, Output, Press};
+use super::keys::Restore;
+use super::link::{Arrival, Link, state_dir};
 use super::pen::{Ability, Pen};
 use super::text;
-use super::{args, rebase};
-use crate::proto::{CallId, Decision, EventKind, Reply, Request, SessionInfo, SessionState};
+use crate::proto::{CallId, EventKind, Reply, Request, SessionInfo, SessionState};
 use commands::{HELP, Meaning, meaning};
-use input::{Input, Typed};
-use screen::Screen;
+use desk::Desk;
+use input::Typed;
+use outbox::Outbox;
 
 /// `bxctl chat`; gives the exit status.
 ///
@@ -29,7 +33,7 @@ use screen::Screen;
 pub async fn chat(link: &mut Link, options: args::Chat) -> Result<u8, CliError> {
     let info = choose(link, &options).await?;
     let (info, differs) = link.open(&info.id).await?;
-    let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    let terminal = io::stdin().is_terminal() && io::stdout().is_terminal();
     if terminal {
         link.approves();
     }
@@ -37,22 +41,17 @@ pub async fn chat(link: &mut Link, options: args::Chat) -> Result<u8, CliError> 
     if !terminal {
         return lines::run(link, &info).await;
     }
-    let _restore = Restore::new()?;
-    let mut chat = Chat::start(link, info)?;
-    chat.greet(&differs)?;
-    if running {
-        chat.pen.note("a turn is running; this is it so far")?;
-        if let Some(code) = chat.turn(None).await? {
-            return Ok(code);
-        }
-    }
-    let code = chat.run().await;
-    // the prompt may still stand when the daemon does not come back
-    chat.screen.at_prompt(false)?;
-    if code.is_err() {
-        chat.pen.say("")?;
-    }
-    code
+    // the line editor may be in the middle of its work at the end
+    let _restore = Restore::new()
+        .map_err(|e| CliError::Failed(format!("cannot use the terminal: its modes cannot be read: {e}")))?;
+    let (outbox, why) = Outbox::open(&state_dir(), &info.id);
+    let mut chat = Chat::start(link, info, outbox)?;
+    let code = match chat.arrive(&differs, running, why).await {
+        Ok(None) => chat.run().await,
+        Ok(Some(code)) => Ok(code),
+        Err(e) => Err(e),
+    };
+    chat.end(code)
 }
 
 async fn choose(link: &mut Link, options: &args::Chat) -> Result<SessionInfo, CliError> {
@@ -72,75 +71,62 @@ struct Chat<'a> {
     link: &'a mut Link,
     info: SessionInfo,
     pen: Pen,
-    screen: Screen,
-    input: Input,
+    desk: Desk,
     output: Output,
     interrupts: Interrupts,
-    // what stands at the next prompt already
-    initial: String,
-    // a turn that another client began, and its call that waits for a decision
+    // the newest turn that is known of
+    last_turn: u64,
+    // a turn that another client began, or that this one found, and its call that waits for a decision
     others_turn: bool,
     question: Option<CallId>,
+    // messages that wait are sent by themselves, one after the other
+    flows: bool,
 }
 
 /// The exit status, when the chat is over.
 type Over = Option<u8>;
 
 impl<'a> Chat<'a> {
-    fn start(link: &'a mut Link, info: SessionInfo) -> Result<Self, CliError> {
-        let can = Ability::of(&std::io::stdout());
-        let input = Input::start()?;
-        let screen = Screen::new(input.line());
+    fn start(link: &'a mut Link, info: SessionInfo, outbox: Outbox) -> Result<Self, CliError> {
+        let can = Ability::of(&io::stdout());
+        let desk = Desk::start(outbox)?;
         Ok(Self {
             link,
+            last_turn: info.turns,
             info,
-            pen: Pen::single(Box::new(screen.clone()), can),
-            screen,
-            input,
+            pen: Pen::single(Box::new(desk.screen.clone()), can),
+            desk,
             output: Output::new(false),
             interrupts: Interrupts::new()?,
-            initial: String::new(),
             others_turn: false,
             question: None,
+            flows: false,
         })
-    }
-
-    fn greet(&mut self, differs: &[String]) -> Result<(), CliError> {
-        let info = &self.info;
-        let mut parts = vec![format!("session {}", info.id)];
-        parts.extend(info.name.as_ref().map(|name| format!("\"{}\"", text::line(name))));
-        if info.turns > 0 {
-            let turns = if info.turns == 1 { "turn" } else { "turns" };
-            parts.push(format!("{} {turns}, {} tokens of context", info.turns, info.context_n));
-        }
-        parts.extend(info.model.as_ref().map(|model| text::line(model)));
-        self.pen.note(&parts.join(" · "))?;
-        for what in differs {
-            let what = text::line(what);
-            self.pen
-                .warn(&format!("today's configuration differs, and this session keeps its own: {what}"))?;
-        }
-        if !differs.is_empty() {
-            self.pen.note("/rebase goes on with today's, in a new epoch")?;
-        }
-        if self.info.state == SessionState::Interrupted {
-            self.pen.warn("its newest turn was interrupted; /retry asks again")?;
-        }
-        Ok(self.pen.note("/help lists the commands; Ctrl-D detaches")?)
     }
 
     async fn run(&mut self) -> Result<u8, CliError> {
         loop {
-            let over = match self.prompt().await? {
-                Typed::Line(line) => self.line(&line).await?,
-                Typed::Interrupt => match self.interrupts.pressed() {
-                    Press::Quit => Some(status::CANCELLED),
-                    Press::Cancel => {
-                        self.pen.note("Ctrl-C again quits; Ctrl-D detaches")?;
-                        None
+            let over = if self.goes_on() {
+                let sent = self.send_first(true).await;
+                self.told(sent)?
+            } else {
+                match self.prompt().await? {
+                    None => None,
+                    Some(Typed::Line(line)) => {
+                        if !line.trim().is_empty() {
+                            self.pen.say(&format!("> {line}"))?;
+                        }
+                        self.line(&line).await?
                     }
-                },
-                Typed::End => Some(self.leave()?),
+                    Some(Typed::Interrupt) => match self.interrupts.pressed() {
+                        Press::Quit => Some(status::CANCELLED),
+                        Press::Cancel => {
+                            self.pen.note("Ctrl-C again quits; Ctrl-D detaches")?;
+                            None
+                        }
+                    },
+                    Some(Typed::End) => Some(self.leave()?),
+                }
             };
             if let Some(code) = over {
                 return Ok(code);
@@ -148,15 +134,20 @@ impl<'a> Chat<'a> {
         }
     }
 
-    /// Waits at the prompt; what happens meanwhile in the session is shown above it.
-    async fn prompt(&mut self) -> Result<Typed, CliError> {
+    /// Whether a message that waits is to be sent now.
+    fn goes_on(&self) -> bool {
+        let free = !self.others_turn && self.link.is_connected();
+        self.flows && free && self.desk.outbox.first().is_some()
+    }
+
+    /// Waits at the prompt; what happens meanwhile in the session is shown above it. Nothing comes back when what
+    /// waits may go on.
+    async fn prompt(&mut self) -> Result<Option<Typed>, CliError> {
         self.pen.end_line()?;
-        self.input.prompt(std::mem::take(&mut self.initial));
-        self.screen.at_prompt(true)?;
-        self.pen.allow_progress(false);
-        let typed = loop {
+        self.desk.stand()?;
+        loop {
             let arrival = tokio::select! {
-                typed = self.input.next() => break typed,
+                typed = self.desk.input.next() => return Ok(Some(typed)),
                 // not a key: from another process
                 press = self.interrupts.next() => match press {
                     Press::Quit => return Err(CliError::Interrupted),
@@ -171,6 +162,7 @@ impl<'a> Chat<'a> {
                         EventKind::TurnEnd { .. } => self.others_turn = false,
                         _ => {}
                     }
+                    self.seen(event.turn);
                     self.output.event(&mut self.pen, &event)?;
                     match asking::said(&event.kind) {
                         Said::Asked(wanted) => {
@@ -180,36 +172,59 @@ impl<'a> Chat<'a> {
                         Said::Over => self.question = None,
                         Said::Nothing => {}
                     }
+                    if self.goes_on() {
+                        return Ok(None);
+                    }
                 }
-                Arrival::Back { running, .. } => self.others_turn = running,
+                Arrival::Back { running, restarted } => {
+                    self.others_turn = running;
+                    self.arrived(restarted && !running).await?;
+                    return Ok(None);
+                }
             }
-        };
-        self.screen.at_prompt(false)?;
-        self.pen.allow_progress(true);
-        Ok(typed)
+        }
     }
 
     async fn line(&mut self, line: &str) -> Result<Over, CliError> {
         let result = match meaning(line) {
             Meaning::Empty => Ok(None),
             Meaning::Message(text) => self.send(text).await,
-            Meaning::Retry => self.begin(Request::Retry { session: self.info.id.clone() }).await,
             Meaning::Decide(decision) => self.decide(decision).await,
+            Meaning::Retry => self.retry().await,
             Meaning::Quit => Ok(Some(self.leave()?)),
             Meaning::Help => self.say(HELP.iter().map(|line| (*line).to_owned())),
             Meaning::Rebase => self.rebase().await,
             Meaning::Usage => self.usage().await,
+            Meaning::Sessions => self.sessions().await,
+            Meaning::Show(turn) => self.show(turn).await,
+            Meaning::Search(words) => self.search(words).await,
+            Meaning::Switch(session) => self.switch(session).await,
+            Meaning::Fork(turn) => self.fork(turn).await,
             Meaning::New(name) => self.new_session(name.map(str::to_owned)).await,
             Meaning::Rename(name) => self.rename(name).await,
+            Meaning::Send => self.send_waiting(),
+            Meaning::Drop(number) => {
+                self.desk.drop_waiting(number, &mut self.pen)?;
+                Ok(None)
+            }
             Meaning::Wrong(why) => {
                 self.pen.warn(why)?;
                 Ok(None)
             }
         };
+        self.told(result)
+    }
+
+    /// What was refused is told, and the conversation goes on; at the prompt a lost daemon is waited for.
+    fn told(&mut self, result: Result<Over, CliError>) -> Result<Over, CliError> {
         match result {
-            // told, and the conversation goes on; at the prompt a lost daemon is waited for
             Err(e @ (CliError::Refused(_) | CliError::NoDaemon(_))) => {
                 self.pen.warn(&text::line(&e.to_string()))?;
+                if let CliError::Refused(body) = &e {
+                    for candidate in &body.candidates {
+                        self.pen.say(&format!("  {candidate}"))?;
+                    }
+                }
                 Ok(None)
             }
             other => other,
@@ -230,51 +245,35 @@ impl<'a> Chat<'a> {
         }
     }
 
-    async fn send(&mut self, text: &str) -> Result<Over, CliError> {
-        let request = Request::Send { session: self.info.id.clone(), text: text.to_owned() };
-        let result = self.begin(request).await;
-        if matches!(result, Err(CliError::Refused(_) | CliError::NoDaemon(_))) {
-            // nothing that was written gets lost
-            text.clone_into(&mut self.initial);
+    fn greet(&mut self, differs: &[String]) -> Result<(), CliError> {
+        let info = &self.info;
+        let mut parts = vec![format!("session {}", info.id)];
+        parts.extend(info.name.as_ref().map(|name| format!("\"{}\"", text::line(name))));
+        if info.turns > 0 {
+            let turns = text::counted(info.turns, "turn");
+            parts.push(format!("{turns}, {} tokens of context", info.context_n));
         }
-        result
+        parts.extend(info.model.as_ref().map(|model| text::line(model)));
+        self.pen.note(&parts.join(" · "))?;
+        for what in differs {
+            let what = text::line(what);
+            self.pen
+                .warn(&format!("today's configuration differs, and this session keeps its own: {what}"))?;
+        }
+        if !differs.is_empty() {
+            self.pen.note("/rebase goes on with today's, in a new epoch")?;
+        }
+        if self.info.state == SessionState::Interrupted {
+            self.pen.warn("its newest turn was interrupted; /retry asks again")?;
+        }
+        Ok(self.pen.note("/help lists the commands; Ctrl-D detaches")?)
     }
 
-    async fn begin(&mut self, request: Request) -> Result<Over, CliError> {
-        let turn = match self.ask(request).await? {
-            Reply::Turn { turn, .. } => turn,
-            reply => return Err(unexpected(&reply)),
-        };
-        self.output.own_turn(turn);
-        self.turn(Some(turn)).await
-    }
-
-    /// Follows a turn, and those that are typed ahead.
-    async fn turn(&mut self, turn: Option<crate::proto::TurnId>) -> Result<Over, CliError> {
-        // a terminal whose keys cannot be read has no Ctrl-D during a turn; all else works
-        let mut keys = Keys::start().ok();
-        let target = (&self.info.id, turn);
-        let followed =
-            follow(self.link, &mut self.pen, &mut self.output, &mut self.interrupts, keys.as_mut(), target);
-        let ending = followed.await;
-        let typed_ahead = keys.map_or(Err(String::new()), Keys::typed_ahead);
-        self.pen.end_line()?;
-        match ending? {
-            Ending::Detached => return Ok(Some(self.detached()?)),
-            Ending::Quit => return Ok(Some(status::CANCELLED)),
-            Ending::Ended(..) | Ending::Missed | Ending::Interrupted => {}
+    fn say(&mut self, lines: impl IntoIterator<Item = String>) -> Result<Over, CliError> {
+        for line in lines {
+            self.pen.say(&line)?;
         }
-        match typed_ahead {
-            Err(rest) => {
-                self.initial = rest;
-                Ok(None)
-            }
-            Ok(line) => {
-                self.input.remember(&line);
-                self.pen.say(&format!("> {line}"))?;
-                Box::pin(self.line(&line)).await
-            }
-        }
+        Ok(None)
     }
 
     fn leave(&mut self) -> Result<u8, CliError> {
@@ -288,51 +287,22 @@ impl<'a> Chat<'a> {
         Ok(status::OK)
     }
 
-    fn say(&mut self, lines: impl IntoIterator<Item = String>) -> Result<Over, CliError> {
-        for line in lines {
-            self.pen.say(&line)?;
+    /// Leaves the terminal as it should be, and says what still waits.
+    fn end(mut self, code: Result<u8, CliError>) -> Result<u8, CliError> {
+        self.pen.end_line()?;
+        self.desk.screen.leave()?;
+        let waiting = u64::try_from(self.desk.outbox.all().len()).unwrap_or(u64::MAX);
+        if waiting > 0 {
+            let count = text::counted(waiting, "message");
+            let id = &self.info.id;
+            let note = if self.desk.outbox.is_kept() {
+                format!("{count} not sent: `bxctl chat --session {id}` has what was written")
+            } else {
+                format!("{count} not sent, and kept nowhere")
+            };
+            self.pen.warn(&note)?;
+            self.desk.screen.leave()?;
         }
-        Ok(None)
-    }
-
-    async fn rebase(&mut self) -> Result<Over, CliError> {
-        let target = (&self.info.id, self.info.epoch);
-        rebase::begin(self.link, &mut self.pen, &mut self.output, &mut self.interrupts, target).await?;
-        self.info = self.link.open(&self.info.id).await?.0;
-        Ok(None)
-    }
-
-    async fn decide(&mut self, decision: Decision) -> Result<Over, CliError> {
-        match self.question.take() {
-            Some(call) => {
-                asking::decide(self.link, &mut self.pen, &self.info.id, call, decision).await?;
-            }
-            None => self.pen.warn("no call waits for a decision")?,
-        }
-        Ok(None)
-    }
-
-    async fn usage(&mut self) -> Result<Over, CliError> {
-        let turns = usage_of(self.link, &self.info.id).await?;
-        let lines = usage_lines(&self.info, &turns, Some(self.pen.width()));
-        self.say(lines)
-    }
-
-    async fn new_session(&mut self, name: Option<String>) -> Result<Over, CliError> {
-        let info = self.link.create(name).await?;
-        self.link.watch(&info.id).await?;
-        self.info = info;
-        self.output = Output::new(false);
-        self.others_turn = false;
-        self.question = None;
-        self.greet(&[])?;
-        Ok(None)
-    }
-
-    async fn rename(&mut self, name: &str) -> Result<Over, CliError> {
-        self.ask(Request::Rename { session: self.info.id.clone(), name: name.to_owned() }).await?;
-        self.info.name = Some(name.to_owned());
-        self.pen.note(&format!("this session is \"{}\" now", text::line(name)))?;
-        Ok(None)
+        code
     }
 }

@@ -1,11 +1,16 @@
-//! What stands at the prompt, so that lines can be put above it while somebody types.
+//! What stands at the bottom of the screen: the line that is being written to, the messages that wait, and the
+//! prompt, so that the conversation can go on above while somebody types.
 //!
-//! The line editor tells every change and every move of the cursor; with that, the prompt can be taken
-//! away, lines written, and the prompt put back as the editor believes it to be. (The editor's own
-//! printer is of no use: with it, keys that arrive in one piece wait for the next key.)
+//! The line editor tells every change and every move of the cursor; with that, the bottom can be taken away, text
+//! written, and the bottom put back as the editor believes it to be. (The editor's own printer is of no use:
+//! with it, keys that arrive in one piece wait for the next key, and it knows whole lines only.)
+//!
+//! Invariant: between two writes the cursor is where the editor put it, or, without a prompt, at the beginning of
+//! the row where the prompt would stand.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
+use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustyline::completion::Completer;
@@ -19,9 +24,32 @@ use crate::cli::text;
 /// The prompt.
 pub const PROMPT: &str = "> ";
 
-/// What stands at the prompt; shared by the editor's thread and the conversation.
+/// What takes a line that is not ended away again.
+const TAKE_BACK: &str = "\r\x1b[K";
+
+/// Columns between two stops of the tabulator.
+const TAB: usize = 8;
+
+/// The bottom of the screen; shared by the editor's thread and the conversation.
 #[derive(Clone, Default)]
-pub struct PromptLine(Arc<Mutex<Option<State>>>);
+pub struct PromptLine(Arc<Mutex<Bottom>>);
+
+#[derive(Default)]
+struct Bottom {
+    /// The end of what was written: a line without its newline.
+    tail: String,
+    /// The messages that wait, one row each.
+    waiting: Vec<String>,
+    /// The rows of them that are drawn.
+    drawn: usize,
+    /// The terminal's width when that was drawn.
+    columns: usize,
+    /// What the editor shows.
+    standing: Option<State>,
+    /// The line is being taken: what is written now waits for that.
+    closing: bool,
+    held: String,
+}
 
 /// The text, and the bytes before the cursor.
 #[derive(Debug, Clone, Default)]
@@ -31,58 +59,177 @@ struct State {
 }
 
 impl PromptLine {
-    fn state(&self) -> MutexGuard<'_, Option<State>> {
+    fn bottom(&self) -> MutexGuard<'_, Bottom> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The prompt has gone.
-    pub fn gone(&self) {
-        *self.state() = None;
+    /// Whether something stands at the prompt.
+    pub fn is_begun(&self) -> bool {
+        let bottom = self.bottom();
+        bottom.closing || bottom.standing.as_ref().is_some_and(|state| !state.line.is_empty())
     }
 
-    /// Has `write` write what puts `lines` above the prompt, or the lines alone where none stands. The
-    /// editor waits meanwhile.
+    /// The line is about to be taken by the editor.
+    pub fn closing(&self) {
+        self.bottom().closing = true;
+    }
+
+    /// The editor has ended, behind the line's end if it was `taken`, else where the cursor was: takes the prompt away.
     ///
     /// # Errors
-    /// Those of `write`.
-    pub fn put_above<E>(
-        &self,
-        lines: &str,
-        columns: usize,
-        write: impl FnOnce(&str) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let state = self.state();
-        match &*state {
-            Some(state) => write(&state.put_above(lines, columns)),
-            None => write(lines),
+    /// When the output cannot be written.
+    pub fn gone(&self, taken: bool, columns: usize, out: &mut impl Write) -> io::Result<()> {
+        let mut bottom = self.bottom();
+        bottom.closing = false;
+        let mut all = bottom.take_away(taken, columns);
+        let held = std::mem::take(&mut bottom.held);
+        if !held.is_empty() {
+            all.push_str(&bottom.place(&held, columns));
+        }
+        out.write_all(all.as_bytes())?;
+        out.flush()
+    }
+
+    /// Writes text, which may end in the middle of a line, above the prompt. The editor waits meanwhile.
+    ///
+    /// # Errors
+    /// When the output cannot be written.
+    pub fn write(&self, text: &str, columns: usize, out: &mut impl Write) -> io::Result<()> {
+        let mut bottom = self.bottom();
+        if bottom.closing {
+            bottom.held.push_str(text);
+            return Ok(());
+        }
+        let all = bottom.place(text, columns);
+        out.write_all(all.as_bytes())?;
+        out.flush()
+    }
+
+    /// Shows these messages as waiting, one row each.
+    ///
+    /// # Errors
+    /// When the output cannot be written.
+    pub fn waiting(&self, rows: Vec<String>, columns: usize, out: &mut impl Write) -> io::Result<()> {
+        self.bottom().waiting = rows;
+        self.write("", columns, out)
+    }
+
+    /// Somebody else has written to the terminal: what was written so far stays as it is.
+    pub fn settle(&self) {
+        self.bottom().settle();
+    }
+
+    /// The conversation is over: takes all of the bottom away but the written line.
+    ///
+    /// # Errors
+    /// When the output cannot be written.
+    pub fn leave(&self, columns: usize, out: &mut impl Write) -> io::Result<()> {
+        let mut bottom = self.bottom();
+        let pasting = if bottom.standing.is_some() { "\x1b[?2004l" } else { "" };
+        bottom.waiting.clear();
+        let mut all = bottom.place("", columns);
+        bottom.closing = false;
+        if let Some(state) = bottom.standing.take() {
+            all.push_str(&up(state.rows(columns).0));
+            all.push_str("\r\x1b[J");
+        }
+        out.write_all(all.as_bytes())?;
+        out.write_all(pasting.as_bytes())?;
+        out.flush()
+    }
+}
+
+fn up(rows: usize) -> String {
+    if rows == 0 { String::new() } else { format!("\x1b[{rows}A") }
+}
+
+impl Bottom {
+    fn settle(&mut self) {
+        self.tail.clear();
+        self.drawn = 0;
+    }
+
+    fn take_away(&mut self, taken: bool, columns: usize) -> String {
+        let Some(state) = self.standing.take() else { return String::new() };
+        let (cursor, end) = state.rows(columns);
+        let rows = if taken { end } else { cursor };
+        format!("{}\r\x1b[J", up(rows.saturating_add(1)))
+    }
+
+    fn place(&mut self, text: &str, columns: usize) -> String {
+        if self.columns != columns {
+            // nobody knows how the terminal has broken the rows anew
+            self.settle();
+            self.columns = columns;
+        }
+        let mut out = String::new();
+        let cursor = self.standing.as_ref().map_or(0, |state| state.rows(columns).0);
+        out.push_str(&up(cursor.saturating_add(self.drawn)));
+        out.push('\r');
+        out.push_str(&self.to_its_end(columns));
+        out.push_str(text);
+        self.take_in(text);
+        if !visible(&self.tail).is_empty() {
+            out.push('\n');
+        }
+        for row in &self.waiting {
+            out.push_str(row);
+            out.push('\n');
+        }
+        self.drawn = self.waiting.len();
+        if let Some(state) = &self.standing {
+            out.push_str(&state.drawn(columns));
+        }
+        out
+    }
+
+    /// From the beginning of the row below to the end of what was written; what is behind it is cleared away.
+    fn to_its_end(&self, columns: usize) -> String {
+        let (row, column) = position((0, 0), &visible(&self.tail), columns);
+        if column > 0 {
+            return format!("\x1b[A\x1b[{column}C\x1b[J");
+        }
+        let Some((last, style)) = last_of(&self.tail).filter(|_| row > 0) else {
+            return "\x1b[J".to_owned();
+        };
+        // It ends where the row does. The last character once more, and the terminal breaks the line by itself: what
+        // is copied from the screen is then one line.
+        let before = columns.saturating_sub(last.width().unwrap_or(0));
+        format!("\x1b[J\x1b[A\x1b[{before}C{style}{last}\x1b[0m")
+    }
+
+    /// What is written, as far as it is not ended.
+    fn take_in(&mut self, text: &str) {
+        self.tail.push_str(text);
+        for end in ["\n", TAKE_BACK] {
+            if let Some((_, rest)) = self.tail.rsplit_once(end) {
+                self.tail = rest.to_owned();
+            }
         }
     }
 }
 
 impl State {
-    fn put_above(&self, lines: &str, columns: usize) -> String {
+    /// The rows between the prompt's beginning and the cursor, and the end.
+    fn rows(&self, columns: usize) -> (usize, usize) {
+        let (cursor, end) = self.places(columns);
+        (cursor.0, end.0)
+    }
+
+    fn places(&self, columns: usize) -> ((usize, usize), (usize, usize)) {
         let (before, after) = self.line.split_at_checked(self.before).unwrap_or((&self.line, ""));
         let cursor = position((0, text::width(PROMPT)), before, columns);
-        let end = position(cursor, after, columns);
-        let mut out = String::new();
-        let up = |out: &mut String, rows: usize| {
-            if rows > 0 {
-                // writing to a String cannot fail
-                let _ = write!(out, "\x1b[{rows}A");
-            }
-        };
-        up(&mut out, cursor.0);
-        out.push_str("\r\x1b[J");
-        out.push_str(lines);
-        if !lines.ends_with('\n') {
-            out.push('\n');
-        }
-        out.push_str(PROMPT);
-        out.push_str(&text::block(&self.line));
+        (cursor, position(cursor, after, columns))
+    }
+
+    /// The prompt, from the beginning of its row on.
+    fn drawn(&self, columns: usize) -> String {
+        let (cursor, end) = self.places(columns);
+        let mut out = format!("{PROMPT}{}", text::block(&self.line));
         if end.1 == 0 && end.0 > 0 && !self.line.ends_with('\n') {
             out.push('\n');
         }
-        up(&mut out, end.0.saturating_sub(cursor.0));
+        out.push_str(&up(end.0.saturating_sub(cursor.0)));
         out.push('\r');
         if cursor.1 > 0 {
             let _ = write!(out, "\x1b[{}C", cursor.1);
@@ -91,7 +238,28 @@ impl State {
     }
 }
 
-/// Row and column after `text`, from `start` on, as the editor counts them.
+/// The last character of a text, and the sequence that styles it.
+fn last_of(text: &str) -> Option<(char, &str)> {
+    let text = text.strip_suffix("\x1b[0m").unwrap_or(text);
+    let last = text.chars().next_back()?;
+    let style = text.rfind("\x1b[").and_then(|at| text.get(at..)).unwrap_or_default();
+    let end = style.find('m').map_or(0, |end| end.saturating_add(1));
+    Some((last, style.get(..end).unwrap_or_default()))
+}
+
+/// Text without the sequences that style it.
+fn visible(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("\x1b[") {
+        out.push_str(before);
+        rest = after.split_once(|c: char| c.is_ascii_alphabetic()).map_or("", |(_, rest)| rest);
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Row and column after `text`, from `start` on, as the editor and terminals count them.
 fn position(start: (usize, usize), text: &str, columns: usize) -> (usize, usize) {
     let (mut row, mut column) = start;
     for c in text.chars() {
@@ -99,7 +267,10 @@ fn position(start: (usize, usize), text: &str, columns: usize) -> (usize, usize)
             (row, column) = (row.saturating_add(1), 0);
             continue;
         }
-        let width = c.width().unwrap_or(0);
+        let width = match c {
+            '\t' => TAB.saturating_sub(column.checked_rem(TAB).unwrap_or(0)),
+            c => c.width().unwrap_or(0),
+        };
         column = column.saturating_add(width);
         if column > columns {
             (row, column) = (row.saturating_add(1), width);
@@ -115,8 +286,9 @@ impl Highlighter for PromptLine {
     }
 
     fn highlight_char(&self, line: &str, before: usize, _: CmdKind) -> bool {
-        *self.state() = Some(State { line: line.to_owned(), before });
-        false
+        self.bottom().standing = Some(State { line: line.to_owned(), before });
+        // the whole line anew, each time: a single character could come twice, where a write came in between
+        true
     }
 }
 
@@ -136,25 +308,57 @@ impl rustyline::Helper for PromptLine {}
 mod tests {
     use super::*;
 
-    /// A screen with the prompt on it, then lines put above, as a terminal shows it.
-    fn screen(typed: &str, before: usize) -> (String, (u16, u16)) {
-        let mut screen = vt100::Parser::new(12, 20, 0);
-        let state = State { line: typed.to_owned(), before };
-        // where the editor leaves the cursor is where an empty message leaves it
-        screen.process(format!("{PROMPT}{typed}").replace('\n', "\r\n").as_bytes());
-        let (before, after) = typed.split_at(before);
-        let cursor = position((0, 2), before, 20);
-        let end = position(cursor, after, 20);
-        for _ in 0..end.0 - cursor.0 {
-            screen.process(b"\x1b[A");
+    const COLUMNS: usize = 20;
+
+    /// A screen whose bottom is written to.
+    struct Rig {
+        screen: vt100::Parser,
+        line: PromptLine,
+    }
+
+    impl Rig {
+        fn new() -> Self {
+            Self { screen: vt100::Parser::new(14, 20, 0), line: PromptLine::default() }
         }
-        screen.process(format!("\x1b[{}G", cursor.1 + 1).as_bytes());
-        screen.process(state.put_above("news\nmore\n", 20).replace('\n', "\r\n").as_bytes());
-        (screen.screen().contents(), screen.screen().cursor_position())
+
+        fn show(&mut self, bytes: &[u8]) {
+            self.screen.process(String::from_utf8_lossy(bytes).replace('\n', "\r\n").as_bytes());
+        }
+
+        /// As the editor does: draws the prompt, and tells of it.
+        fn stand(&mut self, typed: &str, before: usize) {
+            let state = State { line: typed.to_owned(), before };
+            let drawn = state.drawn(COLUMNS);
+            self.show(drawn.as_bytes());
+            self.line.bottom().standing = Some(state);
+        }
+
+        fn write(&mut self, text: &str) {
+            let mut out = Vec::new();
+            self.line.write(text, COLUMNS, &mut out).unwrap();
+            self.show(&out);
+        }
+
+        fn waiting(&mut self, rows: &[&str]) {
+            let mut out = Vec::new();
+            let rows = rows.iter().map(|row| (*row).to_owned()).collect();
+            self.line.waiting(rows, COLUMNS, &mut out).unwrap();
+            self.show(&out);
+        }
+
+        fn contents(&self) -> (String, (u16, u16)) {
+            (self.screen.screen().contents(), self.screen.screen().cursor_position())
+        }
     }
 
     #[test]
     fn the_prompt_is_put_back_as_it_was() {
+        let screen = |typed: &str, before| {
+            let mut rig = Rig::new();
+            rig.stand(typed, before);
+            rig.write("news\nmore\n");
+            rig.contents()
+        };
         assert_eq!(screen("abc", 1), ("news\nmore\n> abc".to_owned(), (2, 3)));
         assert_eq!(screen("", 0), ("news\nmore\n> ".to_owned(), (2, 2)));
         let long = "0123456789012345678901234";
@@ -162,5 +366,74 @@ mod tests {
         assert_eq!(screen(long, 3), (format!("news\nmore\n> {long}"), (2, 5)));
         assert_eq!(screen("one\ntwo", 7), ("news\nmore\n> one\ntwo".to_owned(), (3, 3)));
         assert_eq!(screen("one\ntwo", 1), ("news\nmore\n> one\ntwo".to_owned(), (2, 3)));
+    }
+
+    #[test]
+    fn a_line_grows_above_the_prompt_token_by_token() {
+        for typed in ["", "abc", "0123456789012345678901234", "one\ntwo"] {
+            let mut rig = Rig::new();
+            rig.stand(typed, typed.len());
+            let text = "The quick brown fox jumps over\nthe lazy dog and sleeps there all day!\n日本語日本語日本語日本\nend";
+            for (n, c) in text.chars().enumerate() {
+                rig.write(&c.to_string());
+                if n == 10 {
+                    rig.waiting(&["1 waits", "2 waits"]);
+                }
+                if n == 40 {
+                    rig.waiting(&["2 waits"]);
+                }
+            }
+            let mut plain = vt100::Parser::new(14, 20, 0);
+            plain.process(format!("{text}\n2 waits\n> {typed}").replace('\n', "\r\n").as_bytes());
+            assert_eq!(rig.contents().0, plain.screen().contents(), "{typed:?}");
+        }
+    }
+
+    #[test]
+    fn progress_is_taken_back_and_styles_have_no_width() {
+        let mut rig = Rig::new();
+        rig.stand("x", 1);
+        rig.write("\r\x1b[K\x1b[2mreading 10 %\x1b[0m");
+        rig.write("\r\x1b[K\x1b[2mreading 90 %\x1b[0m");
+        assert_eq!(rig.contents().0, "reading 90 %\n> x");
+        rig.write("\r\x1b[K");
+        assert_eq!(rig.contents().0, "> x");
+        rig.write("\x1b[1mHel\x1b[0m");
+        rig.write("\x1b[1mlo\x1b[0m");
+        assert_eq!(rig.contents().0, "Hello\n> x");
+    }
+
+    #[test]
+    fn a_taken_line_leaves_no_trace_and_nothing_is_lost_meanwhile() {
+        for typed in ["abc", "0123456789012345678901234", "012345678901234567"] {
+            let mut rig = Rig::new();
+            rig.stand(typed, typed.len());
+            rig.write("half a ");
+            rig.waiting(&["1 waits"]);
+            rig.line.closing();
+            rig.write("line");
+            // the editor ends the line
+            rig.show(b"\n");
+            let mut out = Vec::new();
+            rig.line.gone(true, COLUMNS, &mut out).unwrap();
+            rig.show(&out);
+            assert_eq!(rig.contents().0, "half a line\n1 waits", "{typed}");
+            rig.write(" and");
+            rig.stand("", 0);
+            rig.write(" more");
+            assert_eq!(rig.contents().0, "half a line and more\n1 waits\n> ", "{typed}");
+        }
+    }
+
+    #[test]
+    fn leaving_takes_the_prompt_away() {
+        let mut rig = Rig::new();
+        rig.stand("typed", 2);
+        rig.write("said");
+        rig.waiting(&["1 waits"]);
+        let mut out = Vec::new();
+        rig.line.leave(COLUMNS, &mut out).unwrap();
+        rig.show(&out);
+        assert_eq!(rig.contents(), ("said".to_owned(), (1, 0)));
     }
 }

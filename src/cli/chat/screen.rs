@@ -1,60 +1,60 @@
 //! The terminal of a chat, which the line editor and the conversation share.
 
-use std::cell::RefCell;
 use std::io::{self, Write};
-use std::rc::Rc;
 
 use super::prompt::PromptLine;
 use crate::cli::pen;
 
-/// Writes to the terminal, or, while the prompt stands, whole lines above it.
+/// Writes above the prompt; on a terminal that cannot move its cursor, just writes.
 #[derive(Clone)]
-pub struct Screen(Rc<RefCell<Inner>>);
-
-struct Inner {
-    line: PromptLine,
-    at_prompt: bool,
-    // a line that is not whole yet, while the prompt stands
-    held: Vec<u8>,
+pub struct Screen {
+    line: Option<PromptLine>,
 }
 
 impl Screen {
-    /// A screen whose prompt is `line`.
+    /// A screen whose prompt is `line`, if its cursor can be moved.
     #[must_use]
-    pub fn new(line: PromptLine) -> Self {
-        Self(Rc::new(RefCell::new(Inner { line, at_prompt: false, held: Vec::new() })))
+    pub fn new(line: PromptLine, moves: bool) -> Self {
+        Self { line: moves.then_some(line) }
     }
 
-    /// Says whether the prompt stands from now on.
+    /// Shows these messages as waiting, one row each.
     ///
     /// # Errors
-    /// When what was held back cannot be written.
-    pub fn at_prompt(&self, at_prompt: bool) -> io::Result<()> {
-        let mut inner = self.0.borrow_mut();
-        inner.at_prompt = at_prompt;
-        let held = std::mem::take(&mut inner.held);
-        io::stdout().write_all(&held)?;
-        io::stdout().flush()
+    /// When they cannot be written.
+    pub fn waiting(&self, rows: Vec<String>) -> io::Result<()> {
+        match &self.line {
+            Some(line) => line.waiting(rows, columns(), &mut io::stdout()),
+            None => Ok(()),
+        }
     }
+
+    /// Takes the prompt away, at the end.
+    ///
+    /// # Errors
+    /// When that cannot be written.
+    pub fn leave(&self) -> io::Result<()> {
+        match &self.line {
+            Some(line) => line.leave(columns(), &mut io::stdout()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The terminal's width.
+pub fn columns() -> usize {
+    pen::columns().unwrap_or(pen::DEFAULT_COLUMNS)
 }
 
 impl Write for Screen {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let mut inner = self.0.borrow_mut();
-        if !inner.at_prompt {
-            return io::stdout().write(bytes);
+        match &self.line {
+            Some(line) => {
+                line.write(&String::from_utf8_lossy(bytes), columns(), &mut io::stdout())?;
+                Ok(bytes.len())
+            }
+            None => io::stdout().write(bytes),
         }
-        inner.held.extend_from_slice(bytes);
-        if let Some(end) = memchr::memrchr(b'\n', &inner.held) {
-            let rest = inner.held.split_off(end.saturating_add(1));
-            let lines = std::mem::replace(&mut inner.held, rest);
-            let columns = pen::columns().unwrap_or(pen::DEFAULT_COLUMNS);
-            inner.line.put_above(&String::from_utf8_lossy(&lines), columns, |all| {
-                io::stdout().write_all(all.as_bytes())?;
-                io::stdout().flush()
-            })?;
-        }
-        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {

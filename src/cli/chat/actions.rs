@@ -1,0 +1,188 @@
+//! What the commands of a chat do.
+
+use std::time::Duration;
+
+use super::outbox::Outbox;
+use super::{Chat, Over};
+use crate::cli::error::CliError;
+use crate::cli::follow::Output;
+use crate::cli::link::{state_dir, unexpected};
+use crate::cli::lists::{session_lines, usage_lines, usage_of};
+use crate::cli::pen::Ability;
+use crate::cli::search::{find, lines};
+use crate::cli::show::each_record;
+use crate::cli::transcript::Transcript;
+use crate::cli::{asking, rebase, text};
+use crate::proto::{Decision, ErrorCode, Reply, Request, SessionInfo, TurnId};
+
+/// Passages that a search in a chat shows.
+const FOUND: u64 = 20;
+/// Lines of the last exchange that are shown where a conversation goes on.
+const LAST_LINES: usize = 24;
+/// After how long what needs the model server is asked again.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+impl Chat<'_> {
+    /// Begins in a session: greets, shows what was said last and what waits, and joins a turn that runs.
+    pub(super) async fn arrive(
+        &mut self,
+        differs: &[String],
+        running: bool,
+        not_kept: Option<String>,
+    ) -> Result<Over, CliError> {
+        self.greet(differs)?;
+        if let Some(why) = not_kept {
+            self.pen.note(&format!("what is typed ahead is only in memory: {}", text::line(&why)))?;
+        }
+        if !running && self.info.turns > 0 {
+            let last = self.transcript(Some(TurnId(self.info.turns))).await?;
+            let all: Vec<&str> = last.lines().collect();
+            let from = all.len().saturating_sub(LAST_LINES);
+            let mut shown = all.get(from..).unwrap_or_default().join("\n");
+            if from > 0 {
+                shown.insert_str(0, "… (/show shows all of it)\n");
+            }
+            if !shown.is_empty() {
+                self.pen.ready(&format!("{shown}\n"))?;
+            }
+        }
+        self.arrived(false).await?;
+        if self.desk.outbox.first().is_some() {
+            self.pen.note("not sent yet, from an earlier time: /send sends it, /drop takes it away")?;
+        }
+        if !running {
+            return Ok(None);
+        }
+        self.pen.note("a turn is running; this is it so far")?;
+        self.turn(None).await
+    }
+
+    /// Goes on in another session.
+    async fn enter(&mut self, info: SessionInfo, differs: &[String]) -> Result<Over, CliError> {
+        let running = self.link.watch(&info.id).await?;
+        let (outbox, not_kept) = Outbox::open(&state_dir(), &info.id);
+        self.desk.outbox = outbox;
+        self.desk.show_waiting()?;
+        self.last_turn = info.turns;
+        self.info = info;
+        self.output = Output::new(false);
+        self.others_turn = false;
+        self.question = None;
+        self.flows = false;
+        self.arrive(differs, running, not_kept).await
+    }
+
+    async fn transcript(&mut self, turn: Option<TurnId>) -> Result<String, CliError> {
+        let mut transcript = Transcript::new(Ability::of(&std::io::stdout()).colour, false);
+        let mut out = String::new();
+        each_record(self.link, &self.info.id, turn, |record| {
+            out.push_str(&transcript.record(record));
+            Ok(())
+        })
+        .await?;
+        Ok(out)
+    }
+
+    pub(super) async fn show(&mut self, turn: Option<u64>) -> Result<Over, CliError> {
+        let out = self.transcript(turn.map(TurnId)).await?;
+        if out.is_empty() {
+            self.pen.note("nothing was said there")?;
+        } else {
+            self.pen.ready(&out)?;
+        }
+        Ok(None)
+    }
+
+    pub(super) async fn sessions(&mut self) -> Result<Over, CliError> {
+        match self.ask(Request::List {}).await? {
+            Reply::Sessions { sessions } => {
+                let lines = session_lines(&sessions, Some(self.pen.width()));
+                self.say(lines)
+            }
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
+    pub(super) async fn search(&mut self, words: &str) -> Result<Over, CliError> {
+        let found = find(self.link, words, None, FOUND).await?;
+        if found.hits.is_empty() {
+            self.pen.note("nothing was found: every word must be in one message")?;
+        }
+        let lines = lines(&found.hits, words, false);
+        self.say(lines)?;
+        if found.more {
+            self.pen.note("there is more: `bxctl search` finds all of it")?;
+        }
+        Ok(None)
+    }
+
+    pub(super) async fn switch(&mut self, session: &str) -> Result<Over, CliError> {
+        let info = self.link.resolve(session).await?;
+        if info.id == self.info.id {
+            self.pen.note("this is that session")?;
+            return Ok(None);
+        }
+        let (info, differs) = self.link.open(&info.id).await?;
+        self.enter(info, &differs).await
+    }
+
+    pub(super) async fn fork(&mut self, turn: Option<u64>) -> Result<Over, CliError> {
+        let request = Request::Fork { session: self.info.id.clone(), turn: turn.map(TurnId), name: None };
+        match self.ask(request).await? {
+            Reply::Session { info, differs } => self.enter(info, &differs).await,
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
+    /// While the model server is away it is asked again, until Ctrl-C: nothing is made before.
+    pub(super) async fn new_session(&mut self, name: Option<String>) -> Result<Over, CliError> {
+        loop {
+            match self.ask(Request::Create { id: None, name: name.clone() }).await {
+                Err(CliError::Refused(body)) if body.code == ErrorCode::Waiting => {
+                    self.pen.progress(&format!("waiting (Ctrl-C stops): {}", text::line(&body.message)))?;
+                    tokio::select! {
+                        () = tokio::time::sleep(ASK_AGAIN) => {}
+                        _ = self.interrupts.next() => {
+                            self.pen.note("no new session was begun")?;
+                            return Ok(None);
+                        }
+                    }
+                }
+                Ok(Reply::Session { info, differs }) => return self.enter(info, &differs).await,
+                Ok(reply) => return Err(unexpected(&reply)),
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    pub(super) async fn rebase(&mut self) -> Result<Over, CliError> {
+        let target = (&self.info.id, self.info.epoch);
+        rebase::begin(self.link, &mut self.pen, &mut self.output, &mut self.interrupts, target).await?;
+        self.info = self.link.open(&self.info.id).await?.0;
+        Ok(None)
+    }
+
+    /// `/allow` and `/deny`, of a turn that is not followed
+    pub(super) async fn decide(&mut self, decision: Decision) -> Result<Over, CliError> {
+        match self.question.take() {
+            Some(call) => {
+                asking::decide(self.link, &mut self.pen, &self.info.id, call, decision).await?;
+            }
+            None => self.pen.warn("no call waits for a decision")?,
+        }
+        Ok(None)
+    }
+
+    pub(super) async fn usage(&mut self) -> Result<Over, CliError> {
+        let turns = usage_of(self.link, &self.info.id).await?;
+        let lines = usage_lines(&self.info, &turns, Some(self.pen.width()));
+        self.say(lines)
+    }
+
+    pub(super) async fn rename(&mut self, name: &str) -> Result<Over, CliError> {
+        self.ask(Request::Rename { session: self.info.id.clone(), name: name.to_owned() }).await?;
+        self.info.name = Some(name.to_owned());
+        self.pen.note(&format!("this session is \"{}\" now", text::line(name)))?;
+        Ok(None)
+    }
+}

@@ -1,0 +1,318 @@
+//! What is typed in a chat while the model answers, in a real pseudo-terminal: it waits, seen and saved, and is
+//! sent once, whatever goes away meanwhile.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on has failed")]
+
+mod cli_fake;
+
+use std::time::Duration;
+
+use boxmaker::proto::{
+    ErrorBody, ErrorCode, EventKind, LogRecord, Reply, Request, SessionId, TurnId, TurnOutcome, UserMessage,
+};
+use cli_fake::terminal::{Terminal, echo, waiting};
+use cli_fake::{Act, Fake, end, events, text, turn_reply, usage, usual, whole_turn};
+
+fn s1() -> SessionId {
+    "s1".parse().unwrap()
+}
+
+/// A daemon whose turns begin with a text and then wait for [`finish`].
+fn slow() -> Fake {
+    let mut turn = 1;
+    Fake::start(move |request| match request {
+        Request::Send { session, text: said } => {
+            turn += 1;
+            let kinds = vec![
+                EventKind::TurnStart { text: said.clone(), retry: false },
+                text(&format!("answer {turn} to {said}, ")),
+            ];
+            Act::Then(turn_reply(session, turn), events(session, turn, turn * 100, kinds))
+        }
+        Request::Cancel { session } => Act::Before(
+            events(session, turn, turn * 100 + 50, vec![end(TurnOutcome::Cancelled, None)]),
+            Reply::Done {},
+        ),
+        other => usual(other).unwrap(),
+    })
+}
+
+fn finish(fake: &Fake, turn: u64) {
+    let kinds = vec![text("and done."), usage(0), end(TurnOutcome::Done, None)];
+    fake.push(events(&s1(), turn, turn * 100 + 10, kinds));
+}
+
+#[test]
+fn each_line_waits_by_itself_is_shown_and_can_be_taken_away() {
+    for columns in [40, 200] {
+        let fake = slow();
+        let mut terminal = Terminal::start(&fake, &[], columns, 30);
+        terminal.prompt();
+        terminal.keys("first\r");
+        terminal.wait_for("answer 2 to first,");
+        for line in ["second", "third", "fourth\\\rof two lines"] {
+            terminal.keys(&format!("{line}\r"));
+            let begin = line.split('\\').next().unwrap();
+            terminal.wait_for(&format!("waits: {begin}"));
+        }
+        terminal.keys("/drop 2\r");
+        let contents = terminal.wait(|now| !now.contains("waits: third") && now.ends_with("\n>"));
+        assert!(contents.contains("  1 waits: second\n  2 waits: fourth␊of two lines\n>"), "{contents}");
+        assert_eq!(fake.sent(), ["first"], "not before the turn has ended");
+        terminal.keys("half a li");
+        terminal.wait(|now| now.ends_with("> half a li"));
+
+        finish(&fake, 2);
+        terminal.wait_for("answer 3 to second,");
+        let contents = terminal.wait(|now| now.ends_with("> half a li"));
+        assert!(contents.contains("  1 waits: fourth␊of two lines\n> half a li"), "{contents}");
+        // what was streamed before and after stands in one piece
+        assert!(contents.contains("answer 2 to first, and done.\n"), "{contents}");
+        assert!(contents.contains("\n> second\nanswer 3 to second,"), "{contents}");
+        finish(&fake, 3);
+        terminal.wait_for("answer 4 to fourth");
+        finish(&fake, 4);
+        terminal.wait(|now| now.matches("and done.").count() == 3 && now.ends_with("> half a li"));
+        terminal.keys("ne\r");
+        terminal.wait_for("answer 5 to half a line,");
+        assert_eq!(fake.sent(), ["first", "second", "fourth\nof two lines", "half a line"]);
+    }
+}
+
+#[test]
+fn what_waits_outlives_a_killed_chat() {
+    let fake = slow();
+    let mut terminal = Terminal::start(&fake, &[], 80, 24);
+    terminal.prompt();
+    terminal.keys("go\r");
+    terminal.wait_for("answer 2");
+    terminal.keys("wait for me\r");
+    terminal.wait_for("1 waits: wait for me");
+    // it is saved when it is shown: a kill changes nothing
+    drop(terminal);
+    let mut terminal = Terminal::start(&fake, &[], 80, 24);
+    let contents = terminal.wait_for("1 waits: wait for me");
+    assert!(contents.contains("not sent yet, from an earlier time"), "{contents}");
+    assert_eq!(fake.sent(), ["go"]);
+    terminal.keys("/send\r");
+    terminal.wait_for("answer 3 to wait for me");
+    finish(&fake, 3);
+    terminal.wait_for("and done.");
+    terminal.prompt();
+    terminal.keys("\x04");
+    assert_eq!(terminal.exit(), 0);
+    let mut terminal = Terminal::start(&fake, &[], 80, 24);
+    let contents = terminal.prompt();
+    assert!(!contents.contains("waits"), "{contents}");
+}
+
+#[test]
+fn after_a_cancelled_turn_nothing_goes_by_itself() {
+    let fake = slow();
+    let mut terminal = Terminal::start(&fake, &[], 80, 24);
+    terminal.prompt();
+    terminal.keys("go\r");
+    terminal.wait_for("answer 2");
+    terminal.keys("next\r");
+    terminal.wait_for("1 waits: next");
+    terminal.keys("\x03");
+    terminal.wait_for("cancelled");
+    terminal.wait_for("/send sends it");
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(fake.sent(), ["go"]);
+    // a message at the prompt goes before what waits, which then goes on
+    terminal.keys("now\r");
+    terminal.wait_for("answer 3 to now");
+    finish(&fake, 3);
+    terminal.wait_for("answer 4 to next");
+    assert_eq!(fake.sent(), ["go", "now", "next"]);
+}
+
+#[test]
+fn commands_wait_for_the_model_or_go_at_once() {
+    let fake = slow();
+    let mut terminal = Terminal::start(&fake, &[], 80, 40);
+    terminal.prompt();
+    terminal.keys("go\r");
+    terminal.wait_for("answer 2");
+    terminal.keys("/help\r");
+    terminal.wait_for("/drop [NUMBER]");
+    terminal.keys("/usage\r");
+    terminal.wait_for("the model is at work");
+    terminal.wait(|now| now.ends_with("> /usage"));
+    terminal.keys("\x15/quit\r");
+    terminal.wait_for("detached; the turn goes on");
+    assert_eq!(terminal.exit(), 0);
+}
+
+/// A daemon that goes away in the middle of `send`, with or without having saved the message.
+fn vanishing(arrives: bool) -> Fake {
+    let mut sends = 0;
+    Fake::start(move |request| match request {
+        Request::Send { session, text: said } => {
+            sends += 1;
+            if sends == 1 {
+                return Act::Gone;
+            }
+            Act::Then(turn_reply(session, 3), whole_turn(session, 3, 300, said, &["the answer"]))
+        }
+        Request::Export { turn: Some(TurnId(2)), .. } if arrives => {
+            let time = "2026-01-31T23:59:59.999Z".parse().unwrap();
+            let message = UserMessage { time, turn: TurnId(2), text: "once only".to_owned() };
+            Act::Reply(Reply::Records { records: vec![LogRecord::UserMessage(message)], next: None })
+        }
+        other => usual(other).unwrap(),
+    })
+}
+
+#[test]
+fn a_message_is_neither_lost_nor_doubled_when_the_daemon_goes_away() {
+    for arrives in [true, false] {
+        let fake = vanishing(arrives);
+        let mut terminal = Terminal::start(&fake, &[], 80, 24);
+        terminal.prompt();
+        terminal.keys("once only\r");
+        terminal.wait_for("the daemon went away; whether the message arrived is seen when it is back");
+        if arrives {
+            terminal.wait_for("the message had arrived: it is turn 2");
+        } else {
+            terminal.wait_for("the answer");
+        }
+        let contents = terminal.prompt();
+        assert!(!contents.contains("waits"), "{contents}");
+        assert_eq!(fake.sent().len(), if arrives { 1 } else { 2 });
+    }
+}
+
+#[test]
+fn a_busy_session_is_waited_for() {
+    let mut sends = 0;
+    let fake = Fake::start(move |request| match request {
+        Request::Send { session, text: said } => {
+            sends += 1;
+            if sends == 1 {
+                return Act::Refuse(ErrorBody::new(ErrorCode::Busy, "turn 2 runs"));
+            }
+            Act::Then(turn_reply(session, 3), whole_turn(session, 3, 300, said, &["my answer"]))
+        }
+        other => usual(other).unwrap(),
+    });
+    let mut terminal = Terminal::start(&fake, &[], 80, 24);
+    terminal.prompt();
+    terminal.keys("me too\r");
+    terminal.wait_for("1 waits: me too");
+    assert_eq!(fake.sent().len(), 1);
+    fake.push(whole_turn(&s1(), 2, 200, "somebody", &["theirs"]));
+    terminal.wait_for("my answer");
+    let contents = terminal.prompt();
+    assert!(contents.contains("» somebody\ntheirs"), "{contents}");
+}
+
+#[test]
+fn the_last_exchange_is_there_again() {
+    let fake = Fake::start(|request| match request {
+        Request::Export { turn: Some(TurnId(1)), .. } => {
+            let time = "2026-01-31T23:59:59.999Z".parse().unwrap();
+            let message = UserMessage { time, turn: TurnId(1), text: "what was it?\x1b[2J".to_owned() };
+            Act::Reply(Reply::Records { records: vec![LogRecord::UserMessage(message)], next: None })
+        }
+        other => usual(other).unwrap(),
+    });
+    let mut terminal = Terminal::start(&fake, &[], 80, 24);
+    let contents = terminal.prompt();
+    assert!(contents.contains("» what was it?␛[2J\n>"), "{contents}");
+}
+
+#[test]
+fn stopped_and_resumed_resized_and_going_on() {
+    let fake = slow();
+    // as a shell with jobs does it
+    let mut terminal = Terminal::start_in(
+        &fake,
+        r#"set -m; "$@"; stty -a | grep -o " icanon"; echo STOPPED; read x; fg; echo ENDED $?"#,
+        60,
+        30,
+    );
+    terminal.prompt();
+    terminal.keys("go\r");
+    terminal.wait_for("answer 2 to go,");
+    terminal.keys("\x1a");
+    let contents = terminal.wait_for("STOPPED");
+    assert!(contents.contains(" icanon\nSTOPPED"), "the terminal is not as it was: {contents}");
+    fake.push(events(&s1(), 2, 205, vec![text("a text that is longer than one row of the narrow screen")]));
+    terminal.session.get_process_mut().set_window_size(30, 30).unwrap();
+    terminal.screen.screen_mut().set_size(30, 30);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!terminal.contents().contains("narrow"));
+    terminal.keys("\r");
+    terminal.wait_for("the narrow screen");
+    finish(&fake, 2);
+    terminal.wait_for("and done.");
+    let contents = terminal.prompt();
+    assert!(
+        contents.contains("a text that is longer than one row of the narrow screenand done.\n"),
+        "{contents}"
+    );
+    terminal.keys("still here\r");
+    terminal.wait_for("answer 3 to still here,");
+    terminal.keys("\x04");
+    // the terminal is as it was before: the shell goes on
+    terminal.wait_for("ENDED 0");
+}
+
+#[test]
+fn other_sessions_are_a_command_away() {
+    let fake = echo();
+    let mut terminal = Terminal::start(&fake, &[], 100, 40);
+    terminal.prompt();
+    terminal.keys("/sessions\r");
+    terminal.wait_for("TITLE");
+    terminal.keys("/switch s2\r");
+    terminal.wait_for("session s2 · \"first\"");
+    terminal.keys("hello\r");
+    terminal.wait_for("You said: hello");
+    assert!(
+        fake.asked().iter().any(|r| matches!(r, Request::Send { session, .. } if session.as_str() == "s2"))
+    );
+    terminal.keys("/switch nowhere\r");
+    terminal.wait_for("no session nowhere");
+    terminal.prompt();
+}
+
+#[test]
+fn markdown_is_styled_and_stays_as_it_was_written() {
+    let fake = waiting(vec![text("a **bo"), text("ld** `word`\n# Title\n"), end(TurnOutcome::Done, None)]);
+    let mut terminal = Terminal::start(&fake, &[], 80, 24);
+    terminal.prompt();
+    terminal.keys("x\r");
+    let contents = terminal.wait_for("a **bold** `word`\n# Title");
+    let row = contents.lines().position(|line| line.starts_with("a **")).unwrap();
+    let row = u16::try_from(row).unwrap();
+    let screen = terminal.screen.screen();
+    let bold = |column| screen.cell(row, column).unwrap().bold();
+    assert_eq!([bold(0), bold(4), bold(8), bold(11)], [false, true, true, false]);
+    assert_ne!(screen.cell(row, 12).unwrap().fgcolor(), screen.cell(row, 0).unwrap().fgcolor());
+    assert!(screen.cell(row + 1, 2).unwrap().bold());
+}
+
+#[test]
+fn without_a_cursor_that_moves_lines_still_are_turns() {
+    let fake = echo();
+    let mut command = fake.command();
+    command.env("TERM", "dumb");
+    let mut session = expectrl::Session::spawn(command).unwrap();
+    let mut seen = String::new();
+    for (keys, shown) in [("one\n", "You said: one"), ("two\n", "You said: two")] {
+        std::io::Write::write_all(&mut session, keys.as_bytes()).unwrap();
+        let until = std::time::Instant::now() + Duration::from_secs(20);
+        while !seen.contains(shown) {
+            assert!(std::time::Instant::now() < until, "{seen}");
+            let mut buffer = [0; 1024];
+            match session.try_read(&mut buffer) {
+                Ok(n) => seen.push_str(&String::from_utf8_lossy(&buffer[..n])),
+                Err(_) => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
+    }
+    assert!(!seen.contains('\x1b'), "{seen:?}");
+}
