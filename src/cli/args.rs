@@ -88,6 +88,11 @@ pub enum Command {
     Doctor(Json),
     /// Print counters in the text format of Prometheus
     Metrics,
+    /// Speak the Agent Client Protocol on the standard input and output, for editors
+    ///
+    /// An editor starts it by itself: name `bxctl acp` as the command of an agent in its settings. The folder and
+    /// the MCP servers that the editor names are not used: the box has tools of its own.
+    Acp,
     /// Print completions for a shell
     Completions {
         /// Which shell

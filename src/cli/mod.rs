@@ -7,6 +7,7 @@
 //! - Data goes to the standard output, everything else to the standard error; the exit status
 //!   ([`error::status`]) tells the outcome; an output that nobody reads any more ends it in silence.
 
+mod acp;
 pub mod args;
 mod asking;
 mod call;
@@ -120,6 +121,9 @@ fn start(cli: Cli) -> Result<u8, CliError> {
         .build()
         .map_err(|e| CliError::Failed(format!("cannot start: {e}")))?;
     let result = tokio::task::LocalSet::new().block_on(&runtime, async {
+        if matches!(command, Command::Acp) {
+            return acp::acp(socket).await;
+        }
         let mut link = Link::connect(socket).await?;
         dispatch(&mut link, command).await
     });
@@ -141,7 +145,7 @@ async fn dispatch(link: &mut Link, command: Command) -> Result<u8, CliError> {
         Command::Sessions(options) => lists::sessions(link, options.json).await?,
         Command::Usage(options) => lists::usage(link, options.session.as_deref(), options.json).await?,
         Command::Status(options) => lists::status(link, options.json).await?,
-        Command::Completions { .. } | Command::Man { .. } => {}
+        Command::Acp | Command::Completions { .. } | Command::Man { .. } => {}
         Command::Show(options) => show::show(link, options).await?,
         Command::Export(options) => show::export(link, options).await?,
         Command::Attach(options) => care::attach(link, options).await?,
