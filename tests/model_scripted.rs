@@ -109,7 +109,8 @@ fn a_request_says_exactly_what_is_meant() {
         };
         drop(client.complete(&request).await.unwrap());
         let body = server.completions().remove(1);
-        let keys: Vec<&String> = body.as_object().unwrap().keys().collect();
+        let mut keys: Vec<&String> = body.as_object().unwrap().keys().collect();
+        keys.sort_unstable();
         let plain = [
             "cache_prompt",
             "id_slot",

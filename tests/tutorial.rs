@@ -48,7 +48,9 @@ fn every_command_of_the_tutorial_works() {
             assert!(rows[1]["cache_n"].as_u64() > Some(0) && rows[1]["lost_n"] == 0, "{rows:#?}");
         }
     }
-    for said in ["model server  ready", "TITLE", "you: My dog is called Karlchen", "from cache", "no new epoch"] {
+    for said in
+        ["model server  ready", "TITLE", "you: My dog is called Karlchen", "from cache", "no new epoch"]
+    {
         assert!(told.contains(said), "{said:?} is not in\n{told}");
     }
     assert_eq!(rig.ctl(&["sessions", "--json"]).json(), serde_json::json!([]));

@@ -79,7 +79,7 @@ pub fn figure(turns: &[TurnUsage]) -> String {
     for (class, words) in KINDS {
         let _ = write!(out, "<span class=\"key {class}\"></span>{words} ");
     }
-    let _ = writeln!(out, "· the highest bar has {most}</figcaption>\n</figure>");
+    let _ = writeln!(out, "· highest {most}</figcaption>\n</figure>");
     out
 }
 

@@ -113,7 +113,8 @@ fn the_status_fits() {
 fn the_json_of_a_session_has_exactly_its_keys() {
     let info = info("z", None, SessionState::Ok, None);
     let value = serde_json::to_value(SessionRow::from(&info)).unwrap();
-    let keys: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
+    let mut keys: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
+    keys.sort_unstable();
     let mut expected =
         ["id", "name", "title", "state", "started", "last", "messages", "turns", "context_n", "reason"];
     expected.sort_unstable();

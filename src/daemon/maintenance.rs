@@ -109,7 +109,8 @@ fn tell(id: &SessionId, remedy: &Remedy, done: bool) -> u8 {
         Remedy::Cut(cut) => {
             let Cut { log, line, keep, bytes, why, saved } = cut;
             let (log, saved, good) = (log.display(), saved.display(), line.saturating_sub(1));
-            println!("{log}:{line}: {why}");
+            // the first damaged line, which `verify` names, may stand further on
+            println!("{log}:{line}: the append that was cut off begins here: {why}");
             if done {
                 println!(
                     "cut {bytes} bytes from byte {keep} on; saved them in {saved}; {good} lines are whole"
