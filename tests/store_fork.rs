@@ -130,7 +130,7 @@ fn what_cannot_be_forked_is_said_and_leaves_nothing() {
 fn what_was_said_is_found_in_every_session() {
     simulated(async {
         let sim = Sim::new(1);
-        drop(talk(&sim, "a", &["Plant the BEANS in May", "and water them"]).await);
+        drop(talk(&sim, "a", &["Plant the BEANS in May", "and water the beans"]).await);
         let mut newer = talk(&sim, "b", &["Do beans like May?"]).await;
         let name = Named { time: Timestamp::from_millis(4_000_000_000_000), name: "garden".to_owned() };
         newer.append(LogRecord::Named(name)).await.unwrap();

@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(find("größe", "Die GRÖSSE, die Größe"), Some(16));
         assert_eq!(find("beans plant", "Plant the beans"), Some(0));
         assert_eq!(find("beans corn", "Plant the beans"), None);
-        assert_eq!(find("", "anything"), None.or(find("", "anything")));
+        assert_eq!(find("", "anything"), None);
         // one character in upper case is two in lower case: places are counted in the text
         assert_eq!(find("x", "İİx"), Some(2));
     }
