@@ -3,10 +3,10 @@
 use crate::model::{ModelError, Server, Special};
 use crate::proto::{
     AssistantMessage, BaselineContent, CarriedEnd, Exchange, Framing, LogRecord, Summary, TokenId, TurnId,
+    count,
 };
 
 use super::replay::{OwnedPiece, Rendering};
-use super::room::count;
 
 /// An epoch, as turns.
 pub(super) struct Past<'a> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::model::{Chunk, CompletionRequest, Final, ModelError, Part, ReplyParser, Server};
-use crate::proto::{EventKind, TokenId};
+use crate::proto::{EventKind, TokenId, count};
 
 use super::cancel::{Cancel, Patience, StopReason};
 
@@ -167,7 +167,7 @@ impl Partial {
         lost: u64,
         on_event: &mut impl FnMut(EventKind),
     ) {
-        let tokens = lost.saturating_add(u64::try_from(ids.len()).unwrap_or(u64::MAX));
+        let tokens = lost.saturating_add(count(ids.len()));
         let lost = usize::try_from(lost).unwrap_or(usize::MAX);
         if lost > 0 {
             self.gaps.push(Gap { at: self.ids.len(), lost, had: ids.len(), text: text.clone() });

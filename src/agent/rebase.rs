@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::model::ModelError;
 use crate::proto::{
-    BaselineContent, Carried, EventKind, Exchange, LogRecord, Summary, Timestamp, TurnId, TurnOutcome,
+    BaselineContent, Carried, EventKind, Exchange, LogRecord, Summary, Timestamp, TurnId, TurnOutcome, count,
 };
 use crate::store::{Baseline, SessionError};
 
@@ -20,7 +20,7 @@ use super::carry::{Past, same_ids};
 use super::conversation::Reservation;
 use super::end::End;
 use super::opening::{differences, freeze};
-use super::room::{Shares, count, tokenize};
+use super::room::{Shares, tokenize};
 use super::summary::{new_room, opening};
 use super::turn::Turn;
 use super::{Agent, AgentError, Conversation};

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::config::Limit;
 use crate::model::{CompletionRequest, Final, ModelError, Reply, ReplyParser, Stop, ThinkingCap, cap_text};
-use crate::proto::{EventKind, LogRecord, ReasoningTags, Timestamp, TokenId, Usage, cached_after};
+use crate::proto::{EventKind, LogRecord, ReasoningTags, Timestamp, TokenId, Usage, cached_after, count};
 
 use super::cancel::{Cancel, Patience};
 use super::completion::{Ended, Look, Streamed, show, stream};
@@ -15,7 +15,7 @@ use super::end::{End, reached};
 use super::ids::{Ids, ReadBack, resolve};
 use super::opening::other_model;
 use super::replay::{OwnedPiece, Prompt, replay};
-use super::room::{Shares, count, tokenize};
+use super::room::{Shares, tokenize};
 use super::slot::{Claim, why_lacking};
 use super::turn::Turn;
 use super::{AgentError, Counters};

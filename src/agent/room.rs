@@ -2,15 +2,11 @@
 
 use crate::config::Limits;
 use crate::model::{ModelError, Server, Special};
-use crate::proto::{BaselineContent, LogRecord, TokenId};
+use crate::proto::{BaselineContent, LogRecord, TokenId, count};
 
 use super::error::AgentError;
 use super::replay::{OwnedPiece, Prompt, replay};
 use super::summary::new_room;
-
-pub(super) fn count(n: usize) -> u64 {
-    u64::try_from(n).unwrap_or(u64::MAX)
-}
 
 /// What the context is kept for, in tokens: each is what `[limits]` says, or a share of what the head leaves
 /// where the context is small.

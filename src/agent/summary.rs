@@ -6,7 +6,7 @@ use std::rc::Rc;
 use crate::config::{Limit, Limits};
 use crate::model::{Final, ModelError, Server, Special, Stop};
 use crate::proto::{
-    BaselineContent, Epoch, EventKind, Framing, LogRecord, Summary, SummaryCost, cached_after,
+    BaselineContent, Epoch, EventKind, Framing, LogRecord, Summary, SummaryCost, cached_after, count,
 };
 
 use super::AgentError;
@@ -16,7 +16,7 @@ use super::completion::Ended;
 use super::end::{End, reached};
 use super::replay::{OwnedPiece, Prompt, aside};
 use super::request::{Answered, Asked};
-use super::room::{Shares, count, tokenize};
+use super::room::{Shares, tokenize};
 use super::turn::{Turn, millis};
 
 /// The fewest tokens that are worth asking for.

@@ -10,7 +10,7 @@ use crate::config::{Limit, Limits};
 use crate::model::{Final, ParsedCall, Stop};
 use crate::proto::{
     AssistantMessage, BaselineContent, CallId, Certainty, Epoch, ErrorCode, EventKind, Finish, LogRecord,
-    ModelIdentity, Timestamp, ToolCall, TurnEnd, TurnId, TurnOutcome, Usage, UsageRecord,
+    ModelIdentity, Timestamp, ToolCall, TurnEnd, TurnId, TurnOutcome, Usage, UsageRecord, count,
 };
 
 use super::broken::answers;
@@ -20,7 +20,6 @@ use super::conversation::Reservation;
 use super::end::{End, reached};
 use super::queue::Ticket;
 use super::request::{Answered, Asked, Room};
-use super::room::count;
 use super::{Agent, AgentError, Conversation, Counters};
 
 /// A call that the model made, recorded and without a result yet.

@@ -268,7 +268,7 @@ fn read_file(path: &Path) -> Result<String, ConfigError> {
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(failed)?;
     file.take(MAX_FILE_BYTES.saturating_add(1)).read_to_end(&mut bytes).map_err(failed)?;
-    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > MAX_FILE_BYTES {
+    if crate::proto::count(bytes.len()) > MAX_FILE_BYTES {
         return Err(ConfigError::TooLarge(path.to_owned()));
     }
     String::from_utf8(bytes).map_err(|error| {

@@ -97,7 +97,7 @@ fn read_system_prompt(model: &Table<'_, '_>, origin: &Path, limits: &Limits) -> 
         (bytes > limits.system_prompt_bytes)
             .then(|| format!("found {bytes} bytes; {}", limits.hint(Limit::SystemPromptBytes)))
     };
-    let check = |text: &str| match long(u64::try_from(text.len()).unwrap_or(u64::MAX)) {
+    let check = |text: &str| match long(crate::proto::count(text.len())) {
         Some(found) => Err(found),
         None if text.contains('\0') => Err("found a NUL".to_owned()),
         None => Ok(text.to_owned()),
@@ -134,7 +134,7 @@ fn read_prompt_file(path: &Path, limit: u64) -> Result<String, String> {
     let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
     let text = text.strip_suffix(b"\n").unwrap_or(text);
     let text = text.strip_suffix(b"\r").unwrap_or(text);
-    if u64::try_from(text.len()).unwrap_or(u64::MAX) > limit {
+    if crate::proto::count(text.len()) > limit {
         return Err(format!("is longer than {limit} bytes; raise [limits] system_prompt_bytes"));
     }
     std::str::from_utf8(text).map(str::to_owned).map_err(|_| "is not UTF-8".to_owned())

@@ -78,7 +78,7 @@ fn read(path: &Path, environment: &Environment) -> Result<ApiKey, ConfigError> {
     if text.is_empty() {
         return Err(refuse("is empty".to_owned()));
     }
-    if u64::try_from(text.len()).unwrap_or(u64::MAX) > MAX_API_KEY_BYTES {
+    if crate::proto::count(text.len()) > MAX_API_KEY_BYTES {
         return Err(refuse(format!("is longer than a key can be ({MAX_API_KEY_BYTES} bytes)")));
     }
     if !text.iter().all(u8::is_ascii_graphic) {

@@ -1,11 +1,10 @@
 //! Does the server keep the promise? Reads what it tells about itself, and tries it with tiny requests.
 
 use super::completion::{Chunk, CompletionRequest, Final};
-use super::count;
 use super::error::ModelError;
 use super::props::{Props, SlotState};
 use super::server::{Server, Special};
-use crate::proto::{Finding, Sampling, TokenId};
+use crate::proto::{Finding, Sampling, TokenId, count};
 
 /// The smallest context, in tokens, that a conversation with tools is any use in.
 const LEAST_CONTEXT: u64 = 2048;

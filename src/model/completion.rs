@@ -3,14 +3,13 @@
 use hyper::Method;
 use serde::{Deserialize, Serialize};
 
-use super::count;
 use super::error::ModelError;
 use super::grammar::{self, GrammarBody};
 use super::http::{Answer, ErrorBody, Piece, beginning};
 use super::reply::{CAP_MESSAGE, MARKERS};
 use super::server::Server;
 use super::sse::{EventReader, MAX_EVENT_BYTES};
-use crate::proto::{ReasoningTags, Sampling, TokenId, ToolFamily};
+use crate::proto::{ReasoningTags, Sampling, TokenId, ToolFamily, count};
 
 const PATH: &str = "/completion";
 

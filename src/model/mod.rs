@@ -27,7 +27,3 @@ pub use props::Props;
 pub use reply::{CAP_MESSAGE, ParsedCall, Part, Reply, ReplyParser, cap_text};
 pub use server::{HEALTH_SILENCE, LONGEST_PAUSE, SLOT_FILE_SILENCE, SavedSlot, Server, Special, WAIT_NOTICE};
 pub use sse::MAX_EVENT_BYTES;
-
-fn count(n: usize) -> u64 {
-    u64::try_from(n).unwrap_or(u64::MAX)
-}

@@ -41,4 +41,4 @@ pub use slot::SlotManifest;
 pub use strict::{JSON_DEPTH, strict_json};
 pub use text::is_unseen;
 pub use tokens::{TokenId, TokenIds};
-pub use usage::{TurnUsage, Usage, UsageTable, cached_after};
+pub use usage::{TurnUsage, Usage, UsageTable, cached_after, count};

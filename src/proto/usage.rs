@@ -50,8 +50,10 @@ pub struct TurnUsage {
     pub outcome: Option<TurnOutcome>,
 }
 
-fn count(n: usize) -> u64 {
-    u64::try_from(n).unwrap_or(u64::MAX)
+/// A length in memory as the number that is written down or counted with.
+#[must_use]
+pub fn count(length: usize) -> u64 {
+    u64::try_from(length).unwrap_or(u64::MAX)
 }
 
 /// How many tokens the slot's cache holds after a completion whose list (prompt and kept ids together)

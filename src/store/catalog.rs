@@ -10,7 +10,6 @@ use super::create::{WRITER_PAUSE, WRITER_TRIES};
 use super::error::{Result, SessionError};
 use super::inspect::{Inspected, inspect};
 use super::options::OpenOptions;
-use super::read::offset;
 use super::recover::{Recovered, recover};
 use super::repair::{self, Cut, Remedy};
 use super::session::Session;
@@ -19,6 +18,7 @@ use super::uring::Uring;
 use super::walk::{Step, walk};
 use crate::proto::{
     BaselineContent, LogRecord, Named, SessionId, SessionInfo, Timestamp, TurnId, TurnUsage, UsageTable,
+    count,
 };
 
 /// The sessions under one home.
@@ -190,7 +190,7 @@ impl<S: Storage> Catalog<S> {
         self.settled(id, UsageTable::default, |table, step| {
             match step {
                 Step::Epoch(epoch, baseline) => {
-                    table.epoch(epoch, offset(baseline.content().framing.head.len()));
+                    table.epoch(epoch, count(baseline.content().framing.head.len()));
                 }
                 Step::Record(found) => table.record(&found.record),
             }

@@ -6,10 +6,9 @@ use super::baseline::Baseline;
 use super::create::write_baseline;
 use super::error::{Result, SessionError};
 use super::log::{Batch, Log};
-use super::read::offset;
 use super::storage::{Access, Storage};
 use super::walk::{Step, log_path};
-use crate::proto::{Digest, Epoch, LogRecord, Origin, SessionId};
+use crate::proto::{Digest, Epoch, LogRecord, Origin, SessionId, count};
 
 /// How the directory of a session that is being copied is named; no session id begins like this.
 pub(crate) const UNFINISHED: &str = ".new-";
@@ -93,7 +92,7 @@ async fn write_epoch<S: Storage>(
     let (mut last, mut end) = (baseline.hash(), 0u64);
     for records in records.chunks(AT_ONCE) {
         let batch = Batch::encode(last, records)?;
-        let length = offset(batch.bytes.len());
+        let length = count(batch.bytes.len());
         log.write(end, batch.bytes).await?;
         last = batch.last;
         end = end.saturating_add(length);

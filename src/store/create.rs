@@ -10,11 +10,10 @@ use super::baseline::Baseline;
 use super::error::{BaselineError, Result, SessionError, parent};
 use super::log::{Batch, Log};
 use super::options::StoreLimits;
-use super::read::offset;
 use super::session::Session;
 use super::storage::{Access, Appended, Kind, Storage, StorageFile};
 use super::walk::{Step, baseline_path, baseline_tmp_path, half_created, log_path, walk};
-use crate::proto::{Epoch, LogRecord, Sequence, SessionId, SessionStart, Timestamp};
+use crate::proto::{Epoch, LogRecord, Sequence, SessionId, SessionStart, Timestamp, count};
 
 /// How long, and how often, a writer in another process is waited for before what it does half is taken
 /// for damage.
@@ -148,7 +147,7 @@ async fn populate<S: Storage>(
     write_baseline(storage, dir, Epoch(0), baseline).await?;
     let file = storage.open(&path, Access::New).await.map_err(SessionError::io(&path))?;
     let log = Rc::new(Log::new(path, file, Rc::new(lock)));
-    let end = offset(bytes.len());
+    let end = count(bytes.len());
     log.write(0, bytes).await?;
     sync_names(storage, dir).await?;
     Ok(Made { log, batch_last: last, end, sequence })

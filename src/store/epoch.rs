@@ -12,13 +12,12 @@ use super::baseline::Baseline;
 use super::create::{write_baseline, write_new};
 use super::error::{Result, SessionError, Unknown};
 use super::log::{Batch, Log};
-use super::read::offset;
 use super::repair::move_remains;
 use super::session::{OpenLog, Pending, Session};
 use super::storage::{Access, Kind, Storage};
 use super::uring::Uring;
 use super::walk::{Step, baseline_path, baseline_tmp_path, epochs, log_path, log_tmp_path, walk};
-use crate::proto::{Epoch, LogRecord, SessionId, SessionStart, Timestamp, Violation};
+use crate::proto::{Epoch, LogRecord, SessionId, SessionStart, Timestamp, Violation, count};
 
 impl<S: Storage> Session<S> {
     /// Begins the next epoch with this baseline, durably; `records` follow its `session_start` in the same
@@ -55,7 +54,7 @@ impl<S: Storage> Session<S> {
             return Err(refused(Violation::left_open(turn)));
         }
         let Batch { bytes, last, longest } = Batch::encode(baseline.hash(), &all)?;
-        let length = offset(bytes.len());
+        let length = count(bytes.len());
         self.check_size(&all, longest, length)?;
         let begin = Begin {
             storage: self.storage.clone(),

@@ -6,10 +6,9 @@ use std::ops::ControlFlow;
 use super::catalog::{Catalog, generate};
 use super::copy::{self, Copy};
 use super::error::{Result, SessionError};
-use super::read::offset;
 use super::session::Session;
 use super::storage::Storage;
-use crate::proto::{LogRecord, Named, SessionId, Timestamp, TurnId};
+use crate::proto::{LogRecord, Named, SessionId, Timestamp, TurnId, count};
 
 impl<S: Storage> Catalog<S> {
     /// A new session with the records of `id` up to the end of `turn`, or of the newest turn that has ended; its
@@ -53,7 +52,7 @@ fn cut(copies: &mut Vec<Copy>, turn: Option<TurnId>) -> bool {
         // a turn that was asked again has several ends; the last one counts
         if let Some(last) = newest.records.iter().rposition(ends) {
             newest.records.truncate(last.saturating_add(1));
-            newest.lines = offset(newest.records.len());
+            newest.lines = count(newest.records.len());
             for copy in copies {
                 copy.records.retain(|record| !matches!(record, LogRecord::Named(_)));
             }

@@ -5,11 +5,10 @@ use std::path::Path;
 
 use super::create::{WRITER_PAUSE, WRITER_TRIES};
 use super::error::{Result, SessionError};
-use super::read::offset;
 use super::search;
 use super::storage::Storage;
 use super::walk::{Broken, Step, Walked, walk};
-use crate::proto::{Epoch, LogRecord, SessionId, SessionInfo, SessionState};
+use crate::proto::{Epoch, LogRecord, SessionId, SessionInfo, SessionState, count};
 
 /// Characters of a title.
 const TITLE_CHARS: usize = 80;
@@ -98,7 +97,7 @@ impl Tally {
             Step::Epoch(epoch, baseline) => {
                 self.info.epoch = epoch;
                 self.epochs = self.epochs.saturating_add(1);
-                self.head = offset(baseline.content().framing.head.len());
+                self.head = count(baseline.content().framing.head.len());
                 self.added = 0;
                 self.info.model = Some(baseline.content().model.alias.clone());
                 return;
@@ -121,10 +120,10 @@ impl Tally {
             LogRecord::AssistantMessage(message) => {
                 self.info.messages = self.info.messages.saturating_add(1);
                 let ids = message.prompt_ids.len().saturating_add(message.kept_ids().len());
-                self.added = self.added.saturating_add(offset(ids));
+                self.added = self.added.saturating_add(count(ids));
             }
             LogRecord::Carried(carried) => {
-                self.added = self.added.saturating_add(offset(carried.prompt_ids.len()));
+                self.added = self.added.saturating_add(count(carried.prompt_ids.len()));
             }
             LogRecord::Named(named) => self.info.name = Some(named.name),
             _ => {}

@@ -12,10 +12,9 @@ use sha2::Digest as _;
 
 use super::create::write_new;
 use super::error::{Result, SessionError};
-use super::read::offset;
 use super::slot::SlotFiles;
 use super::storage::{Access, Kind, Storage, StorageFile};
-use crate::proto::{Digest, Epoch, ModelIdentity, SessionId, SlotManifest, Timestamp, TokenId};
+use crate::proto::{Digest, Epoch, ModelIdentity, SessionId, SlotManifest, Timestamp, TokenId, count};
 
 /// How much is read and hashed before others get their turn.
 const PIECE: usize = 1024 * 1024;
@@ -95,7 +94,7 @@ impl<S: Storage> SlotFiles<S> {
             saved: Timestamp::now(),
             bytes,
             sha256,
-            tokens: offset(ids.len()),
+            tokens: count(ids.len()),
             slot,
             model: model.clone(),
         };
@@ -169,7 +168,7 @@ impl<S: Storage> SlotFiles<S> {
             )));
         }
         let ids = self.read_ids(&kept.file()).await?;
-        Ok(Ok(offset(common(&ids, list))))
+        Ok(Ok(count(common(&ids, list))))
     }
 
     /// Removes the session's kept slots.
@@ -274,6 +273,6 @@ async fn hash<F: StorageFile>(file: &F) -> io::Result<(u64, Digest)> {
             return Ok((at, Digest::from_bytes(sha.finalize().into())));
         }
         sha.update(&buffer);
-        at = at.saturating_add(offset(buffer.len()));
+        at = at.saturating_add(count(buffer.len()));
     }
 }

@@ -7,9 +7,8 @@ use std::path::PathBuf;
 use nix::libc;
 
 use super::error::{Result, SessionError, Unknown};
-use super::read::offset;
 use super::storage::{Appended, StorageFile};
-use crate::proto::{Digest, LogRecord, Place, encode_line};
+use crate::proto::{Digest, LogRecord, Place, count, encode_line};
 
 /// Records as the bytes of one append.
 pub(crate) struct Batch {
@@ -29,10 +28,10 @@ impl Batch {
             .map_err(|_| SessionError::Encode(serde::ser::Error::custom("too many records in one append")))?;
         for record in records {
             more = more.saturating_sub(1);
-            let place = Place { back: offset(batch.bytes.len()), more };
+            let place = Place { back: count(batch.bytes.len()), more };
             let line = encode_line(batch.last, place, record).map_err(SessionError::Encode)?;
             batch.last = Digest::of(&line);
-            batch.longest = batch.longest.max(offset(line.len()));
+            batch.longest = batch.longest.max(count(line.len()));
             if batch.bytes.is_empty() {
                 batch.bytes = line;
             } else {

@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 
 use super::storage::{Access, Storage, StorageFile};
+use crate::proto::count;
 
 /// How much is asked of the disk at once, at most, and of a file's beginning: most files are small.
 const PIECE: usize = 128 * 1024;
@@ -40,16 +41,11 @@ pub(crate) async fn read_whole<S: Storage>(
             return Ok(Some(bytes));
         }
         bytes.extend_from_slice(&buffer);
-        at = offset(bytes.len());
+        at = count(bytes.len());
         if at > max {
             return Ok(None);
         }
     }
-}
-
-/// A length in memory as an offset in a file.
-pub(crate) fn offset(len: usize) -> u64 {
-    u64::try_from(len).unwrap_or(u64::MAX)
 }
 
 /// A line as it stands in a file.
@@ -106,7 +102,7 @@ impl<'f, F: StorageFile> Lines<'f, F> {
                     return Ok(None);
                 }
                 let (from, at) = (self.start, self.at);
-                let len = dropped.saturating_add(offset(end));
+                let len = dropped.saturating_add(count(end));
                 self.start = from.saturating_add(end);
                 self.searched = 0;
                 self.at = at.saturating_add(len);
@@ -115,7 +111,7 @@ impl<'f, F: StorageFile> Lines<'f, F> {
             }
             self.searched = rest.len();
             if self.searched > LONGEST_LINE {
-                dropped = dropped.saturating_add(offset(self.searched));
+                dropped = dropped.saturating_add(count(self.searched));
                 self.start = self.buffer.len();
                 self.searched = 0;
             }
@@ -128,7 +124,7 @@ impl<'f, F: StorageFile> Lines<'f, F> {
         self.start = 0;
         let read = piece(self.file, self.read_to, std::mem::take(&mut self.spare)).await?;
         self.ended = read.is_empty();
-        self.read_to = self.read_to.saturating_add(offset(read.len()));
+        self.read_to = self.read_to.saturating_add(count(read.len()));
         self.buffer.extend_from_slice(&read);
         self.spare = read;
         Ok(())

@@ -5,10 +5,9 @@ use std::path::Path;
 
 use super::copy::{self, Copy};
 use super::error::{Result, SessionError, parent};
-use super::read::offset;
 use super::storage::Storage;
 use super::walk::{Broken, Step, walk};
-use crate::proto::{Epoch, ErrorCode, SessionId};
+use crate::proto::{Epoch, ErrorCode, SessionId, count};
 
 /// What was copied.
 #[derive(Debug)]
@@ -51,8 +50,8 @@ pub(crate) async fn recover<S: Storage>(
     let Some(newest) = copies.last() else {
         return Err(damage);
     };
-    let last = (newest.epoch, offset(newest.records.len()));
-    let records = copies.iter().map(|copy| offset(copy.records.len())).fold(0, u64::saturating_add);
+    let last = (newest.epoch, count(newest.records.len()));
+    let records = copies.iter().map(|copy| count(copy.records.len())).fold(0, u64::saturating_add);
 
     copy::write(storage, parent(dir), (id, &new), copies, Vec::new()).await?;
     Ok(Some(Recovered { id: new, records, last, damage }))

@@ -5,10 +5,9 @@ use std::path::{Path, PathBuf};
 
 use super::create::{sync_names, write_new};
 use super::error::{Result, SessionError, parent};
-use super::read::offset;
 use super::storage::{Access, Storage, StorageFile};
 use super::walk::{Broken, BrokenLog, epochs, log_path, walk};
-use crate::proto::{Epoch, SessionId, Timestamp};
+use crate::proto::{Epoch, SessionId, Timestamp, count};
 
 /// A torn tail that was cut away, or would be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -157,7 +156,7 @@ pub(crate) async fn carry_out<S: Storage>(storage: &S, dir: &Path, remedy: &Reme
 async fn tail<F: StorageFile>(file: &F, at: u64) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     loop {
-        let piece = file.read_at(at.saturating_add(offset(bytes.len())), vec![0; 128 * 1024]).await?;
+        let piece = file.read_at(at.saturating_add(count(bytes.len())), vec![0; 128 * 1024]).await?;
         if piece.is_empty() {
             return Ok(bytes);
         }

@@ -2,9 +2,9 @@
 
 use std::io;
 
-use super::read::{Lines, offset};
+use super::read::Lines;
 use super::storage::StorageFile;
-use crate::proto::{Digest, Epoch, Line, LineError, LogRecord, Place, Sequence, SessionId};
+use crate::proto::{Digest, Epoch, Line, LineError, LogRecord, Place, Sequence, SessionId, count};
 
 /// What must be true of an epoch's log.
 #[derive(Debug, Clone)]
@@ -189,7 +189,7 @@ impl<'e> Scanner<'e> {
         }
         let checked = self.here.sequence.check(&record);
         checked.map_err(|e| Fault::wrong(format!("a record out of order: {e}")))?;
-        let length = offset(bytes.len());
+        let length = count(bytes.len());
         self.here.bytes = at.saturating_add(length);
         self.here.lines = self.here.lines.saturating_add(1);
         self.here.last = Digest::of(bytes);
@@ -264,7 +264,7 @@ impl<'e> Scanner<'e> {
             0 => "the log is empty".to_owned(),
             there => format!(
                 "an append of {} lines ends after {there}",
-                u64::from(self.more).saturating_add(offset(there))
+                u64::from(self.more).saturating_add(count(there))
             ),
         };
         let line = self.good.lines.saturating_add(1);

@@ -9,12 +9,13 @@ use super::create::Made;
 use super::error::{Result, SessionError};
 use super::log::{Batch, Log};
 use super::options::{MAX_RECORD_BYTES, OpenOptions, StoreLimits, TornTail};
-use super::read::offset;
 use super::repair::{self, Cut};
 use super::storage::Storage;
 use super::uring::Uring;
 use super::walk::{Step, Walked, log_path, walk};
-use crate::proto::{CallId, Digest, Epoch, LogRecord, Sequence, SessionId, ToolOutcome, TurnId, Usage};
+use crate::proto::{
+    CallId, Digest, Epoch, LogRecord, Sequence, SessionId, ToolOutcome, TurnId, Usage, count,
+};
 
 /// A session, open for appending: what it holds in memory is on the disk, synced.
 pub struct Session<S: Storage = Uring> {
@@ -302,7 +303,7 @@ impl<S: Storage> Session<S> {
                 .map_err(|violation| SessionError::Sequence(self.log.path().clone(), violation))?;
         }
         let Batch { bytes, last, longest } = Batch::encode(self.last, &records)?;
-        let length = offset(bytes.len());
+        let length = count(bytes.len());
         self.check_size(&records, longest, length)?;
         let (log, end) = (Rc::clone(&self.log), self.end);
         let write = Box::pin(async move { log.write(end, bytes).await.map(|()| None) });

@@ -103,7 +103,7 @@ async fn read_exactly<F: StorageFile>(file: &F, mut at: u64, len: usize) -> io::
             let why = format!("it ends after {} of {len} bytes", bytes.len());
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, why));
         }
-        at = at.saturating_add(super::read::offset(piece.len()));
+        at = at.saturating_add(crate::proto::count(piece.len()));
         bytes.extend_from_slice(&piece);
     }
     Ok(bytes)
