@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use super::baseline::Baseline;
 use super::copy::UNFINISHED;
-use super::create::{WRITER_PAUSE, WRITER_TRIES};
 use super::error::{Result, SessionError};
 use super::inspect::{Inspected, inspect};
 use super::options::OpenOptions;
@@ -15,7 +14,7 @@ use super::repair::{self, Cut, Remedy};
 use super::session::Session;
 use super::storage::{Kind, Storage};
 use super::uring::Uring;
-use super::walk::{Step, walk};
+use super::walk::{Broken, Step, WRITER_PAUSE, WRITER_TRIES, walk, walk_settled};
 use crate::proto::{
     BaselineContent, LogRecord, Named, SessionId, SessionInfo, Timestamp, TurnId, TurnUsage, UsageTable,
     count,
@@ -238,22 +237,12 @@ impl<S: Storage> Catalog<S> {
         &self,
         id: &SessionId,
         begin: impl Fn() -> T,
-        mut visit: impl FnMut(&mut T, Step<'_>) -> ControlFlow<()>,
+        visit: impl FnMut(&mut T, Step<'_>) -> ControlFlow<()>,
     ) -> Result<T> {
-        let dir = self.dir(id);
-        let mut attempt = 1;
-        loop {
-            let mut so_far = begin();
-            match walk(&self.storage, &dir, id, &mut |step| visit(&mut so_far, step)).await {
-                Ok(_) => return Ok(so_far),
-                Err(broken)
-                    if attempt < WRITER_TRIES && broken.damage.as_ref().is_some_and(|d| d.is_tail()) =>
-                {
-                    attempt += 1;
-                    self.storage.pause(WRITER_PAUSE).await;
-                }
-                Err(broken) => return Err(broken.error),
-            }
+        let append = |broken: &Broken| broken.damage.as_ref().is_some_and(|d| d.is_tail());
+        match walk_settled(&self.storage, &self.dir(id), id, append, begin, visit).await {
+            (so_far, Ok(_)) => Ok(so_far),
+            (_, Err(broken)) => Err(broken.error),
         }
     }
 

@@ -4,7 +4,6 @@ use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::Duration;
 
 use super::baseline::Baseline;
 use super::error::{BaselineError, Result, SessionError, parent};
@@ -12,13 +11,8 @@ use super::log::{Batch, Log};
 use super::options::StoreLimits;
 use super::session::Session;
 use super::storage::{Access, Appended, Kind, Storage, StorageFile};
-use super::walk::{Step, baseline_path, baseline_tmp_path, half_created, log_path, walk};
+use super::walk::{Broken, Step, baseline_path, baseline_tmp_path, half_created, log_path, walk_settled};
 use crate::proto::{Epoch, LogRecord, Sequence, SessionId, SessionStart, Timestamp, count};
-
-/// How long, and how often, a writer in another process is waited for before what it does half is taken
-/// for damage.
-pub(crate) const WRITER_PAUSE: Duration = Duration::from_millis(25);
-pub(crate) const WRITER_TRIES: u32 = 4;
 
 impl<S: Storage> Session<S> {
     /// As [`Session::create`], on any storage, with `records` behind the first in the same append.
@@ -107,25 +101,20 @@ async fn ensure_dir<S: Storage>(storage: &S, dir: &Path) -> Result<()> {
 
 /// Says what stands where a session was to be made.
 async fn existing<S: Storage>(storage: &S, dir: &Path, id: &SessionId) -> SessionError {
-    let mut error = None;
-    for attempt in 0..WRITER_TRIES {
-        if attempt > 0 {
-            // another creator of the same id may be in the middle of it
-            storage.pause(WRITER_PAUSE).await;
-        }
-        let mut first_record = |step: Step<'_>| match step {
-            Step::Epoch(..) => ControlFlow::Continue(()),
-            Step::Record(_) => ControlFlow::Break(()),
-        };
-        error = match walk(storage, dir, id, &mut first_record).await {
-            Err(broken) if matches!(broken.error, SessionError::HalfCreated { .. }) => Some(broken.error),
-            Err(broken) if broken.damage.as_ref().is_some_and(|d| d.is_only_begun()) => {
-                Some(half_created(dir, id, "its log has no whole record"))
-            }
-            _ => return SessionError::Exists(id.clone()),
-        };
+    // another creator of the same id may be in the middle of it
+    let begun = |broken: &Broken| {
+        matches!(broken.error, SessionError::HalfCreated { .. })
+            || broken.damage.as_ref().is_some_and(|d| d.is_only_begun())
+    };
+    let first_record = |(): &mut (), step: Step<'_>| match step {
+        Step::Epoch(..) => ControlFlow::Continue(()),
+        Step::Record(_) => ControlFlow::Break(()),
+    };
+    match walk_settled(storage, dir, id, begun, || (), first_record).await.1 {
+        Err(broken) if matches!(broken.error, SessionError::HalfCreated { .. }) => broken.error,
+        Err(broken) if begun(&broken) => half_created(dir, id, "its log has no whole record"),
+        _ => SessionError::Exists(id.clone()),
     }
-    error.unwrap_or_else(|| SessionError::Exists(id.clone()))
 }
 
 /// Fills a new session's directory. When it has returned, all of it survives a power cut.

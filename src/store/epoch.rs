@@ -30,11 +30,7 @@ impl<S: Storage> Session<S> {
     /// As [`Session::append_all`]; the session is then as it was, in the old epoch, unless
     /// [`SessionError::unknown`].
     pub async fn begin_epoch(&mut self, baseline: Baseline, records: Vec<LogRecord>) -> Result<()> {
-        // the outcome of an append whose caller went away shows in the records and in the log's state
-        let _ = self.settle().await;
-        if self.log.is_poisoned() {
-            return Err(SessionError::Poisoned(self.log.path().clone()));
-        }
+        self.ready().await?;
         let epoch = self.epoch().next();
         let start = SessionStart {
             time: Timestamp::now(),

@@ -3,11 +3,10 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use super::create::{WRITER_PAUSE, WRITER_TRIES};
 use super::error::{Result, SessionError};
 use super::search;
 use super::storage::Storage;
-use super::walk::{Broken, Step, Walked, walk};
+use super::walk::{Broken, Step, Walked, walk_settled};
 use crate::proto::{Epoch, LogRecord, SessionId, SessionInfo, SessionState, count};
 
 /// Characters of a title.
@@ -32,26 +31,17 @@ pub struct Inspected {
 
 /// Reads a session. Damage is part of the answer.
 pub(crate) async fn inspect<S: Storage>(storage: &S, dir: &Path, id: &SessionId) -> Result<Inspected> {
-    let mut attempt = 1;
-    loop {
-        let mut tally = Tally::new(id);
-        let walked = walk(storage, dir, id, &mut |step| {
-            tally.take(step);
-            ControlFlow::Continue(())
-        })
-        .await;
-        match walked {
-            Err(Broken { error: error @ SessionError::NotFound(_), .. }) => return Err(error),
-            // perhaps a writer is in the middle of an append, or of the session's creation
-            Err(broken) if attempt < WRITER_TRIES && unfinished(&broken) => {
-                attempt += 1;
-                storage.pause(WRITER_PAUSE).await;
-            }
-            walked => return Ok(tally.finish(walked)),
-        }
+    let take = |tally: &mut Tally, step: Step<'_>| {
+        tally.take(step);
+        ControlFlow::Continue(())
+    };
+    match walk_settled(storage, dir, id, unfinished, || Tally::new(id), take).await {
+        (_, Err(Broken { error: error @ SessionError::NotFound(_), .. })) => Err(error),
+        (tally, walked) => Ok(tally.finish(walked)),
     }
 }
 
+/// Whether it may be in the middle of an append, or of the session's creation.
 fn unfinished(broken: &Broken) -> bool {
     matches!(broken.error, SessionError::HalfCreated { .. })
         || broken.damage.as_ref().is_some_and(|d| d.is_tail() || d.is_only_begun())

@@ -288,11 +288,7 @@ impl<S: Storage> Session<S> {
     /// [`SessionError::Poisoned`]. [`SessionError::unknown`] tells whether the records may be on the disk
     /// all the same.
     pub async fn append_all(&mut self, records: Vec<LogRecord>) -> Result<()> {
-        // the outcome of an append whose caller went away shows in the records and in the log's state
-        let _ = self.settle().await;
-        if self.log.is_poisoned() {
-            return Err(SessionError::Poisoned(self.log.path().clone()));
-        }
+        self.ready().await?;
         if records.is_empty() {
             return Ok(());
         }
@@ -330,6 +326,13 @@ impl<S: Storage> Session<S> {
             return too_large(total, "session_bytes", self.limits.session_bytes);
         }
         Ok(())
+    }
+
+    /// Waits for an append whose caller went away, and tells whether the log can take another. What became of
+    /// that one shows in the records and in the log's state.
+    pub(super) async fn ready(&mut self) -> Result<()> {
+        let _ = self.settle().await;
+        if self.log.is_poisoned() { Err(SessionError::Poisoned(self.log.path().clone())) } else { Ok(()) }
     }
 
     /// Waits for the append that is under way, and takes its records into memory if it succeeded.

@@ -3,6 +3,7 @@
 use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::baseline::Baseline;
 use super::error::{BaselineError, SessionError};
@@ -30,6 +31,11 @@ pub(crate) fn log_path(dir: &Path, epoch: Epoch) -> PathBuf {
 pub(crate) fn log_tmp_path(dir: &Path, epoch: Epoch) -> PathBuf {
     dir.join(format!("{epoch}.jsonl.tmp"))
 }
+
+/// How long, and how often, a writer in another process is waited for before what it does half is taken
+/// for damage.
+pub(crate) const WRITER_PAUSE: Duration = Duration::from_millis(25);
+pub(crate) const WRITER_TRIES: u32 = 4;
 
 /// What the walk tells as it goes.
 pub(crate) enum Step<'a> {
@@ -143,6 +149,29 @@ pub(crate) fn half_created(dir: &Path, id: &SessionId, what: &str) -> SessionErr
          moves it away"
     );
     SessionError::HalfCreated { path: dir.to_owned(), why }
+}
+
+/// As [`walk`], again from the start for as long as what ends it may be a writer in the middle of its work, as
+/// `unfinished` says. `begin` makes what `visit` fills.
+pub(crate) async fn walk_settled<S: Storage, T>(
+    storage: &S,
+    dir: &Path,
+    id: &SessionId,
+    unfinished: impl Fn(&Broken) -> bool,
+    begin: impl Fn() -> T,
+    mut visit: impl FnMut(&mut T, Step<'_>) -> ControlFlow<()>,
+) -> (T, Result<Walked, Broken>) {
+    let mut attempt = 1;
+    loop {
+        let mut so_far = begin();
+        match walk(storage, dir, id, &mut |step| visit(&mut so_far, step)).await {
+            Err(broken) if attempt < WRITER_TRIES && unfinished(&broken) => {
+                attempt += 1;
+                storage.pause(WRITER_PAUSE).await;
+            }
+            walked => return (so_far, walked),
+        }
+    }
 }
 
 /// Reads the whole session and gives its parts to `visit`, until that says to stop.

@@ -47,16 +47,20 @@ const HERE: types::Fd = types::Fd(libc::AT_FDCWD);
 const REGULAR: &str = "a regular file";
 const DIRECTORY: &str = "a directory";
 
-async fn open(path: &Path, flags: OFlag, mode: libc::mode_t) -> io::Result<OwnedFd> {
-    let path = cstr(path)?;
-    ring::spawn(1, move || {
-        let entry = opcode::OpenAt::new(HERE, path.as_ptr())
+/// Opens what should be of the kind that `belongs` there; an error says so when something else is.
+async fn open(path: &Path, flags: OFlag, mode: libc::mode_t, belongs: &'static str) -> io::Result<OwnedFd> {
+    let name = cstr(path)?;
+    let opened = ring::spawn(1, move || {
+        let entry = opcode::OpenAt::new(HERE, name.as_ptr())
             .flags((flags | OFlag::O_CLOEXEC).bits())
             .mode(mode)
             .build();
-        ring::submit(path, ring::Fd, entry)
-    })
-    .await?
+        ring::submit(name, ring::Fd, entry)
+    });
+    match opened.await? {
+        Ok(fd) => Ok(fd),
+        Err(e) => Err(misplaced(path, e, belongs).await),
+    }
 }
 
 /// Runs what has no io_uring operation on a blocking thread.
@@ -68,8 +72,8 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send
 /// What a kind of file is called, with its article.
 fn called(kind: fs::FileType) -> &'static str {
     match kind {
-        kind if kind.is_file() => "a regular file",
-        kind if kind.is_dir() => "a directory",
+        kind if kind.is_file() => REGULAR,
+        kind if kind.is_dir() => DIRECTORY,
         kind if kind.is_symlink() => "a symlink",
         kind if kind.is_fifo() => "a pipe",
         kind if kind.is_socket() => "a socket",
@@ -107,10 +111,7 @@ impl Storage for Uring {
         };
         // to open a pipe would wait for its other end
         let flags = flags | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
-        let fd = match open(path, flags, 0o600).await {
-            Ok(fd) => fd,
-            Err(e) => return Err(misplaced(path, e, REGULAR).await),
-        };
+        let fd = open(path, flags, 0o600, REGULAR).await?;
         if access == Access::New {
             // the umask can only have taken bits away
             set_mode(path, 0o600).await?;
@@ -137,10 +138,7 @@ impl Storage for Uring {
 
     async fn lock(&self, dir: &Path) -> io::Result<Option<Self::Lock>> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
-        let fd = match open(dir, flags, 0).await {
-            Ok(fd) => fd,
-            Err(e) => return Err(misplaced(dir, e, DIRECTORY).await),
-        };
+        let fd = open(dir, flags, 0, DIRECTORY).await?;
         match Flock::lock(fd, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => Ok(Some(lock)),
             Err((_, Errno::EWOULDBLOCK)) => Ok(None),
@@ -149,7 +147,7 @@ impl Storage for Uring {
     }
 
     async fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        let fd = open(dir, OFlag::O_RDONLY | OFlag::O_DIRECTORY, 0).await?;
+        let fd = open(dir, OFlag::O_RDONLY | OFlag::O_DIRECTORY, 0, DIRECTORY).await?;
         ring::spawn(1, move || {
             let entry = opcode::Fsync::new(types::Fd(fd.as_raw_fd())).build();
             ring::submit(fd, ring::Done, entry)
