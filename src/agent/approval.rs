@@ -63,14 +63,9 @@ impl Conversation {
         let nothing = || AgentError::NotAsked(self.id().clone(), call);
         let running = self.running_turn().ok_or_else(nothing)?;
         let (durable, saved) = oneshot::channel();
-        {
-            let mut place = running.question.borrow_mut();
-            if place.as_ref().is_none_or(|question| question.wanted.call != call) {
-                return Err(nothing());
-            }
-            let question = place.take().ok_or_else(nothing)?;
-            question.answer.send(Answer { decision, by, durable: Some(durable) }).map_err(|_| nothing())?;
-        }
+        let asked = running.question.borrow_mut().take_if(|question| question.wanted.call == call);
+        let Question { answer, .. } = asked.ok_or_else(nothing)?;
+        answer.send(Answer { decision, by, durable: Some(durable) }).map_err(|_| nothing())?;
         saved.await.map_err(|_| nothing())
     }
 }

@@ -5,10 +5,11 @@ use std::rc::Rc;
 
 use tokio::sync::{Mutex, Notify};
 
-use crate::proto::{SessionId, TurnId};
+use crate::proto::{LogRecord, SessionId, Timestamp, TurnId};
 use crate::store::Session;
 
 use super::approval::Question;
+use super::broken::closing_records;
 use super::cancel::{Cancel, StopReason};
 use super::error::AgentError;
 use super::summary::KeptFree;
@@ -19,7 +20,7 @@ pub struct Conversation {
     pub(super) session: Mutex<Session>,
     running: RefCell<Option<Rc<Running>>>,
     /// What its prompts keep free for a summary, once that is known.
-    pub(super) question: RefCell<Option<KeptFree>>,
+    pub(super) kept_free: RefCell<Option<KeptFree>>,
     /// Why the newest turn has no end in the log, when this daemon knows.
     unended: RefCell<Option<(TurnId, String)>>,
 }
@@ -48,7 +49,7 @@ impl Conversation {
             id: session.id().clone(),
             session: Mutex::new(session),
             running: RefCell::new(None),
-            question: RefCell::new(None),
+            kept_free: RefCell::new(None),
             unended: RefCell::default(),
         }
     }
@@ -80,9 +81,21 @@ impl Conversation {
         *self.unended.borrow_mut() = unended;
     }
 
-    /// Why this turn has no end, if it is the one of which that is known.
-    pub(super) fn unended_of(&self, turn: Option<TurnId>) -> Option<String> {
-        self.unended().filter(|(of, _)| Some(*of) == turn).map(|(_, why)| why)
+    /// The records that close a turn without an end, with the reason where it is known; none when no turn is
+    /// open.
+    pub(super) fn closing(&self, session: &Session, now: Timestamp) -> Vec<LogRecord> {
+        let open = session.sequence().open_turn();
+        let why = self.unended().filter(|(turn, _)| Some(*turn) == open).map(|(_, why)| why);
+        closing_records(session.sequence(), session.records(), now, why)
+    }
+
+    /// Closes a turn without an end, durably.
+    pub(super) async fn close_turn(&self, session: &mut Session) -> Result<(), AgentError> {
+        let closing = self.closing(session, Timestamp::now());
+        if !closing.is_empty() {
+            session.append_all(closing).await?;
+        }
+        Ok(())
     }
 
     /// Reads the session, between two of its appends.
@@ -94,7 +107,7 @@ impl Conversation {
     ///
     /// # Errors
     /// As [`Session::append`].
-    pub async fn append(&self, record: crate::proto::LogRecord) -> Result<(), AgentError> {
+    pub async fn append(&self, record: LogRecord) -> Result<(), AgentError> {
         Ok(self.session.lock().await.append(record).await?)
     }
 

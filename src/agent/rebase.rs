@@ -14,12 +14,11 @@ use crate::proto::{
 };
 use crate::store::{Baseline, SessionError};
 
-use super::broken::closing_records;
 use super::cancel::{Cancel, StopReason};
 use super::carry::{Past, same_ids};
 use super::conversation::Reservation;
 use super::end::End;
-use super::opening::{differences, freeze};
+use super::opening::{Settings, differences, freeze};
 use super::room::{Shares, tokenize};
 use super::summary::{new_room, opening};
 use super::turn::Turn;
@@ -66,11 +65,7 @@ impl Agent {
         self.accepting()?;
         let reservation = conversation.reserve()?;
         let mut session = conversation.session.lock().await;
-        let why = conversation.unended_of(session.sequence().open_turn());
-        let closing = closing_records(session.sequence(), session.records(), Timestamp::now(), why);
-        if !closing.is_empty() {
-            session.append_all(closing).await?;
-        }
+        conversation.close_turn(&mut session).await?;
         let turn = TurnId(session.next_turn().0.saturating_sub(1));
         drop(session);
         tokio::task::spawn_local(by_hand(Rc::clone(self), reservation, turn));
@@ -193,7 +188,7 @@ impl Turn {
         let old = Rc::clone(&self.baseline);
         let settings = self.agent.settings();
         let differs = differences(&old, &settings, Some(&self.served));
-        let content = match cancel.unless(self.new_baseline()).await {
+        let content = match cancel.unless(self.new_baseline(&settings, &differs)).await {
             Ok(content) => content?,
             Err(reason) => return Ok(Err(reason.into())),
         };
@@ -258,12 +253,18 @@ impl Turn {
     }
 
     /// Today's configuration and model. Where nothing of it is new, nor is the framing.
-    async fn new_baseline(&self) -> Result<BaselineContent, ModelError> {
-        let (old, settings) = (&self.baseline, self.agent.settings());
-        if differences(old, &settings, Some(&self.served)).is_empty() {
-            return Ok(BaselineContent { model: self.served.clone(), ..BaselineContent::clone(old) });
+    async fn new_baseline(
+        &self,
+        settings: &Settings,
+        differs: &[String],
+    ) -> Result<BaselineContent, ModelError> {
+        if differs.is_empty() {
+            return Ok(BaselineContent {
+                model: self.served.clone(),
+                ..BaselineContent::clone(&self.baseline)
+            });
         }
-        freeze(&self.agent.server, &settings).await
+        freeze(&self.agent.server, settings).await
     }
 
     /// A new epoch would be as full as this one, or no other.

@@ -238,12 +238,8 @@ impl Turn {
         let look = |cached| self.look(asked.expected, cached, &claim, true);
         let mut streamed = self.stream((&request, false), &mut parser, cancel, look).await?;
         if let Ended::Cut(cached) = streamed.ended {
-            let restoring = self.agent.slot.restore(&claim, asked.list(), cached, &self.served);
-            match cancel.bound(self.patience(), restoring).await {
-                Some(Ok(())) => claim.found = None,
-                Some(Err(why)) => claim.because(&why),
-                None => {}
-            }
+            let restoring = slot.give_back(&mut claim, asked.list(), cached, &self.served);
+            let _in_time = cancel.bound(self.patience(), restoring).await;
             let look = |cached| self.look(asked.expected, cached, &claim, false);
             streamed = self.stream((&request, false), &mut parser, cancel, look).await?;
         }

@@ -4,7 +4,6 @@ use std::rc::Rc;
 
 use crate::proto::{EventKind, LogRecord, Timestamp, TurnId, UserMessage};
 
-use super::broken::closing_records;
 use super::cancel::{Cancel, StopReason};
 use super::conversation::Reservation;
 use super::{Agent, AgentError, Conversation, room, turn};
@@ -29,8 +28,7 @@ impl Agent {
         self.check_room(conversation, &reservation.running.cancel, &text).await?;
         let mut session = conversation.session.lock().await;
         let now = Timestamp::now();
-        let why = conversation.unended_of(session.sequence().open_turn());
-        let mut records = closing_records(session.sequence(), session.records(), now, why);
+        let mut records = conversation.closing(&session, now);
         let turn = session.next_turn();
         reservation.running.turn.set(turn);
         records.push(LogRecord::UserMessage(UserMessage { time: now, turn, text: text.clone() }));
@@ -50,11 +48,7 @@ impl Agent {
         self.accepting()?;
         let reservation = conversation.reserve()?;
         let mut session = conversation.session.lock().await;
-        let why = conversation.unended_of(session.sequence().open_turn());
-        let closing = closing_records(session.sequence(), session.records(), Timestamp::now(), why);
-        if !closing.is_empty() {
-            session.append_all(closing).await?;
-        }
+        conversation.close_turn(&mut session).await?;
         let Some(turn) = session.sequence().retriable_turn() else {
             let why = "the newest turn has its answer, so there is nothing to ask again";
             return Err(AgentError::Nothing(conversation.id().clone(), why));

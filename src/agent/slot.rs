@@ -52,7 +52,7 @@ pub struct Claim {
 
 impl Claim {
     /// Adds why the cache could not be restored.
-    pub fn because(&mut self, why: &str) {
+    fn because(&mut self, why: &str) {
         let before = self.why.take().unwrap_or_else(|| "the cache holds less than it should".to_owned());
         self.why = Some(format!("{before}, and it could not be restored: {why}"));
     }
@@ -112,10 +112,7 @@ impl Slot {
     /// A session has begun a new epoch: what the slot holds of the one before, and what was kept of it, is of no
     /// use to anybody any more.
     pub async fn begun(&self, session: &SessionId) {
-        if self.holder().as_ref() == Some(session) {
-            self.held.replace(None);
-        }
-        self.drop_files(session).await;
+        self.let_go(session).await;
     }
 
     /// The model whose cache in the slot is what this run of the daemon left there for `session`, as far as
@@ -158,7 +155,7 @@ impl Slot {
         let mut claim = Claim { kept, found, ..Claim::default() };
         if let Some(found) = found {
             claim.why = Some(why_lacking(found).to_owned());
-            self.restore_claimed(&mut claim, list, found, model).await;
+            self.give_back(&mut claim, list, found, model).await;
             return claim;
         }
         self.recall(session, model).await;
@@ -189,11 +186,13 @@ impl Slot {
         }
         // what is there is another's, or nothing: nobody knows how much of it this session can use, but what was
         // kept begins with all of that
-        self.restore_claimed(&mut claim, list, 0, model).await;
+        self.give_back(&mut claim, list, 0, model).await;
         claim
     }
 
-    async fn restore_claimed(&self, claim: &mut Claim, list: &[TokenId], cached: u64, model: &ModelIdentity) {
+    /// Gives the server the kept slot back, if that holds more than the `cached` tokens that are there; the claim
+    /// then knows why not.
+    pub async fn give_back(&self, claim: &mut Claim, list: &[TokenId], cached: u64, model: &ModelIdentity) {
         match self.restore(claim, list, cached, model).await {
             Ok(()) => claim.found = None,
             Err(why) => {
@@ -218,12 +217,9 @@ impl Slot {
         }
     }
 
-    /// Gives the server the session's kept slot back, if that holds more than the `cached` tokens that are
-    /// there.
-    ///
     /// # Errors
     /// Why not, in words; the slot may be empty then.
-    pub async fn restore(
+    async fn restore(
         &self,
         claim: &Claim,
         list: &[TokenId],
@@ -323,6 +319,11 @@ impl Slot {
     /// Removes a deleted session's kept slot, and the one that is being saved.
     pub async fn forget(&self, session: &SessionId) {
         self.deleted.replace(Some(session.clone()));
+        self.let_go(session).await;
+    }
+
+    /// What the slot holds of a session, and what was kept of it, is nobody's any more.
+    async fn let_go(&self, session: &SessionId) {
         if self.holder().as_ref() == Some(session) {
             self.held.replace(None);
         }

@@ -97,7 +97,7 @@ pub(super) async fn new_room(
 impl Turn {
     /// As [`question_room`], for this turn's prompts; the server counts once, not before each first token.
     pub(super) async fn summary_room(&self, n_ctx: u64) -> Result<u64, ModelError> {
-        let known = self.conversation.question.borrow().clone();
+        let known = self.conversation.kept_free.borrow().clone();
         if let Some(known) = known
             .filter(|known| (known.epoch, known.n_ctx) == (self.epoch, n_ctx) && known.limits == self.limits)
         {
@@ -106,7 +106,7 @@ impl Turn {
         let framing = &self.baseline.framing;
         let room = question_room(&self.agent.server, framing, &self.limits, n_ctx).await?;
         let limits = Rc::clone(&self.limits);
-        self.conversation.question.replace(Some(KeptFree { epoch: self.epoch, n_ctx, limits, room }));
+        self.conversation.kept_free.replace(Some(KeptFree { epoch: self.epoch, n_ctx, limits, room }));
         Ok(room)
     }
 
