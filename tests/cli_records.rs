@@ -7,11 +7,13 @@ mod cli_fake;
 use std::io::BufReader;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use boxmaker::proto::{
     AssistantMessage, ErrorBody, ErrorCode, Finish, LogRecord, Reply, Request, TokenIds, TurnEnd, TurnId,
     TurnOutcome, UserMessage,
 };
+use cli_fake::terminal::PATIENCE;
 use cli_fake::{Act, Fake, end, events, stderr, stdout, text, usual, whole_turn};
 use expectrl::{Expect as _, Session};
 
@@ -126,6 +128,36 @@ fn cancel_and_rename() {
     assert_eq!(stderr(&output), "bxctl: session s9 has no turn to cancel\n");
     assert_eq!(fake.run(&["rename", "s1", "new name"]).status.code(), Some(0));
     assert!(matches!(fake.asked().last().unwrap(), Request::Rename { name, .. } if name == "new name"));
+}
+
+#[test]
+fn a_second_ctrl_c_leaves_a_rebase() {
+    let fake = Fake::start(|request| match request {
+        Request::Rebase { .. } => Act::Reply(Reply::Done {}),
+        // the daemon is stuck
+        Request::Cancel { .. } => Act::Silence,
+        other => usual(other).unwrap(),
+    });
+    let mut child = fake.command().args(["rebase", "s1"]).stderr(Stdio::null()).spawn().unwrap();
+    let until = Instant::now() + PATIENCE;
+    let interrupt = |asked: &dyn Fn(&Request) -> bool| {
+        while !fake.asked().iter().any(asked) {
+            assert!(Instant::now() < until, "{:?}", fake.asked());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+    };
+    interrupt(&|request| matches!(request, Request::Rebase { .. }));
+    interrupt(&|request| matches!(request, Request::Cancel { .. }));
+    let status = loop {
+        match child.try_wait().unwrap() {
+            None if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
+            None => break child.kill().map(|()| None).unwrap(),
+            Some(status) => break status.code(),
+        }
+    };
+    assert_eq!(status, Some(130));
 }
 
 #[test]

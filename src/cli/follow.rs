@@ -280,7 +280,8 @@ enum Next {
     Answered(String),
 }
 
-fn is_idle(kind: &EventKind) -> bool {
+/// Whether an event says that nothing runs in its session.
+pub(super) fn is_idle(kind: &EventKind) -> bool {
     matches!(kind, EventKind::Snapshot { snapshot } if snapshot.phase == Phase::Idle)
 }
 
@@ -295,7 +296,7 @@ fn told_missed(pen: &mut Pen, session: &SessionId) -> Result<Ending, CliError> {
 }
 
 /// What came of a wish to cancel.
-enum Cancel {
+pub(super) enum Cancel {
     /// The turn has ended, or its daemon went away: its events tell.
     Asked,
     /// There was no turn.
@@ -306,8 +307,11 @@ enum Cancel {
     Detach,
 }
 
-/// Asks for the turn's end.
-async fn cancel(
+/// Asks for the turn's end. Can be left by a second Ctrl-C.
+///
+/// # Errors
+/// The daemon refused, or the output cannot be written.
+pub(super) async fn cancel(
     link: &mut Link,
     pen: &mut Pen,
     interrupts: &mut Interrupts,

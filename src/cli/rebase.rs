@@ -3,10 +3,10 @@
 use super::args::Rebase;
 use super::care::called;
 use super::error::{CliError, status};
-use super::follow::{Interrupts, Output, Press};
+use super::follow::{Cancel, Interrupts, Nobody, Output, Press, cancel, is_idle};
 use super::link::{Arrival, Link};
 use super::pen::Pen;
-use crate::proto::{Epoch, EventKind, Phase, Reply, Request, SessionId, TurnOutcome};
+use crate::proto::{Epoch, EventKind, Reply, Request, SessionId, TurnOutcome};
 
 /// `bxctl rebase`; gives the exit status.
 ///
@@ -46,19 +46,17 @@ pub async fn begin(
                 if press == Press::Quit {
                     return Ok(status::CANCELLED);
                 }
-                pen.progress("cancelling … (Ctrl-C again quits)")?;
-                // that there is nothing to cancel any more is told by the events
-                match link.ask(Request::Cancel { session: session.clone() }).await {
-                    Ok(_) | Err(CliError::Refused(_) | CliError::NoDaemon(_)) => continue,
-                    Err(e) => return Err(e),
+                match cancel(link, pen, interrupts, &mut Nobody, session).await? {
+                    Cancel::Quit | Cancel::Detach => return Ok(status::CANCELLED),
+                    // that there is nothing to cancel any more is told by the events
+                    Cancel::Asked | Cancel::Nothing => continue,
                 }
             }
         };
         let over = match arrival {
             Arrival::Back { running, .. } => !running,
             Arrival::Event(event) => {
-                let idle =
-                    matches!(&event.kind, EventKind::Snapshot { snapshot } if snapshot.phase == Phase::Idle);
+                let idle = is_idle(&event.kind);
                 if !matches!(event.kind, EventKind::Snapshot { .. }) {
                     output.event(pen, &event)?;
                 }
