@@ -23,7 +23,7 @@ const RECONNECT_TIME: Duration = Duration::from_secs(10);
 const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
 
 /// After how long what needs the model server is asked again.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
+pub const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// What comes over the line while a session is watched.
 #[derive(Debug)]
@@ -37,6 +37,15 @@ pub enum Arrival {
         /// Whether it is another run of the daemon: what ran before has been interrupted.
         restarted: bool,
     },
+}
+
+/// What came of a wish for a new session.
+#[derive(Debug)]
+pub enum Created {
+    /// It is there; and where its baseline differs from today's configuration.
+    Made(SessionInfo, Vec<String>),
+    /// Nothing is made, for the model server is away or loading: why. To be asked again after [`ASK_AGAIN`].
+    Waiting(String),
 }
 
 struct Watch {
@@ -149,17 +158,30 @@ impl Link {
     pub async fn create(&mut self, name: Option<String>) -> Result<SessionInfo, CliError> {
         let mut told = String::new();
         loop {
-            match self.ask(Request::Create { id: None, name: name.clone() }).await {
-                Err(CliError::Refused(body)) if body.code == ErrorCode::Waiting => {
-                    if told != body.message {
-                        let why = text::line(&body.message);
-                        eprintln!("waiting to begin a session; nothing is saved yet, Ctrl-C leaves: {why}");
-                        told = body.message;
+            match self.try_create(name.clone()).await? {
+                Created::Made(info, _) => return Ok(info),
+                Created::Waiting(why) => {
+                    if told != why {
+                        let shown = text::line(&why);
+                        eprintln!("waiting to begin a session; nothing is saved yet, Ctrl-C leaves: {shown}");
+                        told = why;
                     }
                     sleep(ASK_AGAIN).await;
                 }
-                reply => return session(reply?).map(|(info, _)| info),
             }
+        }
+    }
+
+    /// Asks once for a new session.
+    ///
+    /// # Errors
+    /// [`Link::ask`]'s.
+    pub async fn try_create(&mut self, name: Option<String>) -> Result<Created, CliError> {
+        match self.ask(Request::Create { id: None, name }).await {
+            Err(CliError::Refused(body)) if body.code == ErrorCode::Waiting => {
+                Ok(Created::Waiting(body.message))
+            }
+            reply => session(reply?).map(|(info, differs)| Created::Made(info, differs)),
         }
     }
 

@@ -1,26 +1,22 @@
 //! What the commands of a chat do.
 
-use std::time::Duration;
-
 use super::outbox::Outbox;
-use super::{Chat, Over};
+use super::{Chat, Over, unless_quit};
 use crate::cli::error::CliError;
 use crate::cli::follow::Output;
-use crate::cli::link::{state_dir, unexpected};
+use crate::cli::link::{ASK_AGAIN, Created, state_dir, unexpected};
 use crate::cli::lists::{session_lines, usage_lines, usage_of};
 use crate::cli::pen::Ability;
 use crate::cli::search::{find, lines};
 use crate::cli::show::each_record;
 use crate::cli::transcript::Transcript;
 use crate::cli::{asking, rebase, text};
-use crate::proto::{Decision, ErrorCode, Reply, Request, SessionInfo, TurnId};
+use crate::proto::{Decision, Reply, Request, SessionInfo, TurnId};
 
 /// Passages that a search in a chat shows.
 const FOUND: u64 = 20;
 /// Lines of the last exchange that are shown where a conversation goes on.
 const LAST_LINES: usize = 24;
-/// After how long what needs the model server is asked again.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 impl Chat<'_> {
     /// Begins in a session: greets, shows what was said last and what waits, and joins a turn that runs.
@@ -137,9 +133,10 @@ impl Chat<'_> {
     /// While the model server is away it is asked again, until Ctrl-C: nothing is made before.
     pub(super) async fn new_session(&mut self, name: Option<String>) -> Result<Over, CliError> {
         loop {
-            match self.ask(Request::Create { id: None, name: name.clone() }).await {
-                Err(CliError::Refused(body)) if body.code == ErrorCode::Waiting => {
-                    self.pen.progress(&format!("waiting (Ctrl-C stops): {}", text::line(&body.message)))?;
+            match unless_quit(&mut self.interrupts, self.link.try_create(name.clone())).await? {
+                Created::Made(info, differs) => return self.enter(info, &differs).await,
+                Created::Waiting(why) => {
+                    self.pen.progress(&format!("waiting (Ctrl-C stops): {}", text::line(&why)))?;
                     tokio::select! {
                         () = tokio::time::sleep(ASK_AGAIN) => {}
                         _ = self.interrupts.next() => {
@@ -148,9 +145,6 @@ impl Chat<'_> {
                         }
                     }
                 }
-                Ok(Reply::Session { info, differs }) => return self.enter(info, &differs).await,
-                Ok(reply) => return Err(unexpected(&reply)),
-                Err(e) => return Err(e),
             }
         }
     }

@@ -83,6 +83,22 @@ struct Chat<'a> {
     flows: bool,
 }
 
+/// Waits for an answer; a second Ctrl-C ends the waiting.
+async fn unless_quit<T>(
+    interrupts: &mut Interrupts,
+    answer: impl Future<Output = Result<T, CliError>>,
+) -> Result<T, CliError> {
+    tokio::pin!(answer);
+    loop {
+        tokio::select! {
+            answer = &mut answer => return answer,
+            press = interrupts.next() => if press == Press::Quit {
+                return Err(CliError::Interrupted);
+            },
+        }
+    }
+}
+
 /// The exit status, when the chat is over.
 type Over = Option<u8>;
 
@@ -233,16 +249,7 @@ impl<'a> Chat<'a> {
 
     /// Asks; a second Ctrl-C ends the waiting.
     async fn ask(&mut self, request: Request) -> Result<Reply, CliError> {
-        let answer = self.link.ask(request);
-        tokio::pin!(answer);
-        loop {
-            tokio::select! {
-                answer = &mut answer => return answer,
-                press = self.interrupts.next() => if press == Press::Quit {
-                    return Err(CliError::Interrupted);
-                },
-            }
-        }
+        unless_quit(&mut self.interrupts, self.link.ask(request)).await
     }
 
     fn greet(&mut self, differs: &[String]) -> Result<(), CliError> {
