@@ -1,6 +1,5 @@
 //! A session that is loaded: what was said, told to the editor again.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use agent_client_protocol::Client as Editor;
@@ -10,9 +9,13 @@ use agent_client_protocol::v1::schema::{
     ToolCallStatus,
 };
 
-use super::{Result, connect, id, notify, unexpected};
+use super::{Result, failed, id, notify};
 use crate::cli::call;
-use crate::proto::{LogRecord, Reply, Request, SessionId, ToolOutcome};
+use crate::cli::error::CliError;
+use crate::cli::link::Link;
+use crate::cli::show::each_record;
+use crate::cli::transcript::Calls;
+use crate::proto::{CallId, LogRecord, SessionId, ToolOutcome};
 
 /// Text as an update has it.
 pub fn chunk(text: &str) -> ContentChunk {
@@ -20,7 +23,7 @@ pub fn chunk(text: &str) -> ContentChunk {
 }
 
 /// The name of a call, unique in its session.
-pub fn call_name(call: crate::proto::CallId) -> String {
+pub fn call_name(call: CallId) -> String {
     format!("call-{call}")
 }
 
@@ -35,34 +38,21 @@ pub fn call_status(outcome: ToolOutcome) -> ToolCallStatus {
 /// Tells every record of a session.
 pub async fn replay(socket: &Path, editor: &ConnectionTo<Editor>, session: &AcpId) -> Result<()> {
     let session = id(session)?;
-    let mut daemon = connect(socket).await?;
-    let opened = daemon.request(Request::Open { session: session.clone() }).await;
-    if !matches!(opened, Ok(Reply::Session { .. })) {
-        return Err(unexpected(opened));
-    }
-    let mut calls = BTreeMap::new();
-    let mut from = 0;
-    loop {
-        let page = daemon.request(Request::Export { session: session.clone(), from, turn: None }).await;
-        let (records, next) = match page {
-            Ok(Reply::Records { records, next }) => (records, next),
-            other => return Err(unexpected(other)),
-        };
-        for record in records {
-            tell(editor, &session, record, &mut calls)?;
-        }
-        match next {
-            Some(next) if next > from => from = next,
-            _ => return Ok(()),
-        }
-    }
+    let mut link = Link::connect(socket.to_owned()).await.map_err(failed)?;
+    link.open(&session).await.map_err(failed)?;
+    let mut calls = Calls::default();
+    each_record(&mut link, &session, None, |record| {
+        tell(editor, &session, record, &mut calls).map_err(|e| CliError::Failed(e.to_string()))
+    })
+    .await
+    .map_err(failed)
 }
 
 fn tell(
     editor: &ConnectionTo<Editor>,
     session: &SessionId,
-    record: LogRecord,
-    calls: &mut BTreeMap<crate::proto::CallId, String>,
+    record: &LogRecord,
+    calls: &mut Calls,
 ) -> Result<()> {
     match record {
         LogRecord::UserMessage(m) => notify(editor, session, SessionUpdate::UserMessageChunk(chunk(&m.text))),
@@ -70,15 +60,15 @@ fn tell(
             if let Some(reasoning) = &m.reasoning {
                 notify(editor, session, SessionUpdate::AgentThoughtChunk(chunk(reasoning)))?;
             }
-            calls.extend(m.tool_calls.into_iter().map(|call| (call.call, call.arguments)));
+            calls.remember(m);
             if m.text.is_empty() {
                 return Ok(());
             }
             notify(editor, session, SessionUpdate::AgentMessageChunk(chunk(&m.text)))
         }
         LogRecord::ToolResult(r) => {
-            let (name, _) = call::shown(&r.name, &calls.remove(&r.call).unwrap_or_default());
-            let content = ToolCallContent::from(ContentBlock::Text(TextContent::new(r.content)));
+            let (name, _) = call::shown(&r.name, &calls.arguments(r));
+            let content = ToolCallContent::from(ContentBlock::Text(TextContent::new(r.content.clone())));
             let call =
                 ToolCall::new(call_name(r.call), name).status(call_status(r.outcome)).content(vec![content]);
             notify(editor, session, SessionUpdate::ToolCall(call))

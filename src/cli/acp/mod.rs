@@ -8,7 +8,6 @@ mod history;
 mod prompt;
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use agent_client_protocol::v1::schema::{
     AgentCapabilities, CancelNotification, Implementation, InitializeRequest, InitializeResponse,
@@ -19,11 +18,9 @@ use agent_client_protocol::v1::{ConnectionTo, Responder};
 use agent_client_protocol::{Agent, Client as Editor, Error, ErrorCode, Stdio};
 
 use super::error::{CliError, status};
+use super::link::{ASK_AGAIN, Created, Link};
 use crate::channel::{Client, ClientError};
 use crate::proto::{Reply, Request, SessionId};
-
-/// After how long what needs the model server is asked again.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 type Result<T> = std::result::Result<T, Error>;
 
@@ -33,7 +30,7 @@ type Result<T> = std::result::Result<T, Error>;
 /// The daemon is not there, or what the editor sends is no protocol.
 pub async fn acp(socket: PathBuf) -> std::result::Result<u8, CliError> {
     // an editor that is told at the first message has nothing to show it with
-    Client::connect(&socket).await.map_err(|e| CliError::NoDaemon(e.to_string()))?;
+    Link::connect(socket.clone()).await?;
     let (new, load, prompts, cancels) = (socket.clone(), socket.clone(), socket.clone(), socket);
     Agent
         .v1()
@@ -103,14 +100,11 @@ fn initialized(request: &InitializeRequest) -> InitializeResponse {
 
 /// While the model server is away or loading it is asked again: the editor waits, and can close.
 async fn new_session(socket: &Path) -> Result<NewSessionResponse> {
-    let mut daemon = connect(socket).await?;
+    let mut link = Link::connect(socket.to_owned()).await.map_err(failed)?;
     loop {
-        match daemon.request(Request::Create { id: None, name: None }).await {
-            Ok(Reply::Session { info, .. }) => return Ok(NewSessionResponse::new(info.id.to_string())),
-            Err(e) if e.code() == Some(crate::proto::ErrorCode::Waiting) => {
-                tokio::time::sleep(ASK_AGAIN).await
-            }
-            other => return Err(unexpected(other)),
+        match link.try_create(None).await.map_err(failed)? {
+            Created::Made(info, _) => return Ok(NewSessionResponse::new(info.id.to_string())),
+            Created::Waiting(_) => tokio::time::sleep(ASK_AGAIN).await,
         }
     }
 }

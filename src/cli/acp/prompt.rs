@@ -12,20 +12,24 @@ use agent_client_protocol::v1::schema::{
     ToolCallUpdateFields,
 };
 use agent_client_protocol::{Client as Editor, Error};
+use serde_json::Value;
 
 use super::history::{call_name, call_status, chunk};
 use super::{Result, connect, failed, id, notify, unexpected};
 use crate::channel::Client;
+use crate::cli::asking::{Said, said};
 use crate::cli::call;
+use crate::cli::follow::is_idle;
+use crate::config::Limit;
 use crate::proto::{
-    ApprovalWanted, CallId, Decision, Event, EventKind, Phase, Reply, Request, SessionId, Snapshot, TurnId,
+    ApprovalWanted, CallId, Decision, Event, EventKind, Reply, Request, SessionId, Snapshot, TurnId,
     TurnOutcome,
 };
 
 const ALLOW: &str = "allow";
 const DENY: &str = "deny";
 
-type Asked = Pin<Box<dyn Future<Output = (CallId, Result<RequestPermissionResponse>)> + Send>>;
+type Asked = Pin<Box<dyn Future<Output = Result<RequestPermissionResponse>> + Send>>;
 
 /// A turn that is told to an editor.
 struct Telling<'a> {
@@ -34,8 +38,8 @@ struct Telling<'a> {
     turn: TurnId,
     /// What of the running completion the editor has.
     told: Snapshot,
-    /// The question that the editor has before it.
-    asked: Option<Asked>,
+    /// The question that stands, and its answer, which comes once.
+    asked: Option<(CallId, Asked)>,
 }
 
 /// Sends the message, and tells of the turn until its end.
@@ -67,14 +71,15 @@ pub async fn turn(
             }
             answer = answered(&mut telling.asked) => answer,
         };
-        telling.asked = None;
+        // it stands until an event says that it is over: what was sent before that asks nothing again
+        telling.asked = Some((answer.0, Box::pin(pending())));
         decide(&mut daemon, &telling.session, answer).await?;
     }
 }
 
-async fn answered(asked: &mut Option<Asked>) -> (CallId, Result<RequestPermissionResponse>) {
+async fn answered(asked: &mut Option<(CallId, Asked)>) -> (CallId, Result<RequestPermissionResponse>) {
     match asked {
-        Some(asked) => asked.await,
+        Some((call, answer)) => (*call, answer.await),
         None => pending().await,
     }
 }
@@ -129,10 +134,9 @@ impl Telling<'_> {
 
     /// Tells of an event; gives the reason when the turn has ended.
     fn event(&mut self, event: Event) -> Result<Option<StopReason>> {
-        let idle = |s: &Snapshot| s.phase == Phase::Idle;
         match &event.kind {
             // what the turn did meanwhile is in the log, and was missed
-            EventKind::Snapshot { snapshot } if idle(snapshot) => {
+            kind if is_idle(kind) => {
                 return Err(failed(
                     "the end of the turn was missed; load the session again to see all of it",
                 ));
@@ -146,13 +150,16 @@ impl Telling<'_> {
                 let fields = ToolCallUpdateFields::new().status(call_status(*outcome)).content(vec![content]);
                 self.update(SessionUpdate::ToolCallUpdate(ToolCallUpdate::new(call_name(*call), fields)))?;
             }
-            EventKind::ApprovalWanted { wanted } => self.ask(wanted),
-            EventKind::Approval { .. } => self.asked = None,
             EventKind::Snapshot { snapshot } => self.snapshot(snapshot)?,
             EventKind::TurnEnd { outcome, detail, .. } => {
                 return ended(*outcome, detail.as_deref()).map(Some);
             }
             _ => {}
+        }
+        match said(&event.kind) {
+            Said::Asked(wanted) => self.ask(wanted),
+            Said::Over => self.asked = None,
+            Said::Nothing => {}
         }
         self.told.apply(&event.kind);
         Ok(None)
@@ -160,24 +167,26 @@ impl Telling<'_> {
 
     fn call(&self, call: CallId, name: &str, arguments: &str) -> Result<()> {
         let (name, arguments) = call::shown(name, arguments);
-        let input = serde_json::from_str(&arguments).unwrap_or(serde_json::Value::String(arguments));
-        let call = ToolCall::new(call_name(call), name).status(ToolCallStatus::InProgress).raw_input(input);
+        let call = ToolCall::new(call_name(call), name)
+            .status(ToolCallStatus::InProgress)
+            .raw_input(raw_input(&arguments));
         self.update(SessionUpdate::ToolCall(call))
     }
 
-    /// Asks the editor, which asks its user.
+    /// Asks the editor, which asks its user, if it has not done so.
     fn ask(&mut self, wanted: &ApprovalWanted) {
         let ApprovalWanted { call, name, arguments } = wanted;
-        let input = serde_json::from_str(arguments).unwrap_or(serde_json::Value::String(arguments.clone()));
-        let fields = ToolCallUpdateFields::new().title(name.clone()).raw_input(input);
+        if self.asked.as_ref().is_some_and(|(asked, _)| asked == call) {
+            return;
+        }
+        let fields = ToolCallUpdateFields::new().title(name.clone()).raw_input(raw_input(arguments));
         let options = vec![
             PermissionOption::new(ALLOW, "Allow", PermissionOptionKind::AllowOnce),
             PermissionOption::new(DENY, "Deny", PermissionOptionKind::RejectOnce),
         ];
         let update = ToolCallUpdate::new(call_name(*call), fields);
         let request = RequestPermissionRequest::new(self.session.to_string(), update, options);
-        let (sent, call) = (self.editor.send_request(request), *call);
-        self.asked = Some(Box::pin(async move { (call, sent.block_task().await) }));
+        self.asked = Some((*call, Box::pin(self.editor.send_request(request).block_task())));
     }
 
     /// Some events were missed: what is new of the running answer is told.
@@ -196,18 +205,20 @@ impl Telling<'_> {
             }
         }
         self.told.clone_from(now);
-        if let Some(wanted) = now.approval.as_ref().filter(|_| self.asked.is_none()) {
-            self.ask(wanted);
-        }
         Ok(())
     }
+}
+
+/// Arguments as they are meant; as they are written where that is no JSON.
+fn raw_input(arguments: &str) -> Value {
+    serde_json::from_str(arguments).unwrap_or_else(|_| Value::from(arguments))
 }
 
 fn ended(outcome: TurnOutcome, detail: Option<&str>) -> Result<StopReason> {
     match outcome {
         TurnOutcome::Done => Ok(StopReason::EndTurn),
         TurnOutcome::Cancelled => Ok(StopReason::Cancelled),
-        TurnOutcome::Limit if detail.is_some_and(|detail| detail.contains("turn_requests")) => {
+        TurnOutcome::Limit if detail.is_some_and(|d| d.contains(Limit::TurnRequests.info().key)) => {
             Ok(StopReason::MaxTurnRequests)
         }
         TurnOutcome::Limit => Ok(StopReason::MaxTokens),
