@@ -225,6 +225,10 @@ fn tools_are_checked_key_by_key() {
     for (text, expected) in cases {
         assert!(words(text).contains(expected), "{text}: {}", words(text));
     }
+    // all that is wrong is told at once
+    let all = problems("[tools.mcp.x]\nargs = 1\nread = [\"x\"]");
+    let keys = ["command", "args", "read"];
+    assert!(all.iter().map(|problem| problem.key.rsplit(']').next().unwrap().trim()).eq(keys), "{all:#?}");
     let second = format!("{tool}\n[tools.command.y]\nprogram = \"/y\"\n");
     assert!(words(&second).starts_with("/etc/loopd.toml:5: [tools.command.y] description: is missing"));
     let more = [

@@ -222,9 +222,13 @@ fn read_mcp(table: &Table<'_, '_>) -> Option<McpServer> {
         })
     } else {
         let (args, environment, directory) = (arguments(table), variables(table), table.path("directory"));
-        program(table, "command").map(|command| {
-            let reach = Reach::read(table);
-            McpTransport::Stdio { command, args, environment, directory, reach }
+        let reach = Reach::read(table);
+        program(table, "command").map(|command| McpTransport::Stdio {
+            command,
+            args,
+            environment,
+            directory,
+            reach,
         })
     };
     let (seconds, output_bytes) = own_limits(table);
