@@ -297,22 +297,24 @@ fn markdown_is_styled_and_stays_as_it_was_written() {
 
 #[test]
 fn without_a_cursor_that_moves_lines_still_are_turns() {
-    let fake = echo();
-    let mut command = fake.command();
-    command.env("TERM", "dumb");
-    let mut session = expectrl::Session::spawn(command).unwrap();
-    let mut seen = String::new();
-    for (keys, shown) in [("one\n", "You said: one"), ("two\n", "You said: two")] {
-        std::io::Write::write_all(&mut session, keys.as_bytes()).unwrap();
-        let until = std::time::Instant::now() + Duration::from_secs(20);
-        while !seen.contains(shown) {
-            assert!(std::time::Instant::now() < until, "{seen}");
-            let mut buffer = [0; 1024];
-            match session.try_read(&mut buffer) {
-                Ok(n) => seen.push_str(&String::from_utf8_lossy(&buffer[..n])),
-                Err(_) => std::thread::sleep(Duration::from_millis(5)),
+    for term in ["dumb", "emacs"] {
+        let fake = echo();
+        let mut command = fake.command();
+        command.env("TERM", term);
+        let mut session = expectrl::Session::spawn(command).unwrap();
+        let mut seen = String::new();
+        for (keys, shown) in [("one\n", "You said: one"), ("two\n", "You said: two")] {
+            std::io::Write::write_all(&mut session, keys.as_bytes()).unwrap();
+            let until = std::time::Instant::now() + Duration::from_secs(20);
+            while !seen.contains(shown) {
+                assert!(std::time::Instant::now() < until, "{seen}");
+                let mut buffer = [0; 1024];
+                match session.try_read(&mut buffer) {
+                    Ok(n) => seen.push_str(&String::from_utf8_lossy(&buffer[..n])),
+                    Err(_) => std::thread::sleep(Duration::from_millis(5)),
+                }
             }
         }
+        assert!(!seen.contains('\x1b'), "{seen:?}");
     }
-    assert!(!seen.contains('\x1b'), "{seen:?}");
 }

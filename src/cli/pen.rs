@@ -28,9 +28,17 @@ impl Ability {
     pub fn of(stream: &impl IsTerminal) -> Self {
         let terminal = stream.is_terminal();
         let plain = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
-        let dumb = std::env::var_os("TERM").is_some_and(|v| v == "dumb");
+        let dumb = is_dumb();
         Self { terminal, colour: terminal && !plain && !dumb, moves: terminal && !dumb }
     }
+}
+
+/// Whether the terminal only takes lines: no moves of its cursor, no colours.
+#[must_use]
+pub fn is_dumb() -> bool {
+    // the same that the line editor of a chat goes by
+    let without = ["dumb", "cons25", "emacs"];
+    std::env::var("TERM").is_ok_and(|term| without.iter().any(|name| term.eq_ignore_ascii_case(name)))
 }
 
 /// The terminal's width, or that of `COLUMNS`, if any tells.

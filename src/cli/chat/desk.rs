@@ -3,12 +3,12 @@
 use std::io;
 
 use super::commands::{HELP, Meaning, meaning};
-use super::input::{Input, Typed, can_edit};
+use super::input::{Input, Typed};
 use super::outbox::Outbox;
 use super::screen::{Screen, columns};
 use crate::cli::error::CliError;
 use crate::cli::follow::{Aside, Wish};
-use crate::cli::pen::Pen;
+use crate::cli::pen::{Pen, is_dumb};
 use crate::cli::text;
 use crate::proto::Decision;
 
@@ -36,7 +36,7 @@ impl Desk {
     /// When the terminal cannot be used.
     pub fn start(outbox: Outbox) -> Result<Self, CliError> {
         let input = Input::start()?;
-        let moves = can_edit();
+        let moves = !is_dumb();
         let screen = Screen::new(input.line(), moves);
         Ok(Self {
             input,

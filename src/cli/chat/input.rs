@@ -20,16 +20,10 @@ use super::prompt::{PROMPT, PromptLine};
 use super::screen::columns;
 use crate::cli::error::CliError;
 use crate::cli::link::state_dir;
+use crate::cli::pen::is_dumb;
 
 /// Lines that are remembered.
 const HISTORY_LINES: usize = 1000;
-
-/// Whether the terminal can move its cursor; else lines are read as it gives them.
-pub fn can_edit() -> bool {
-    // the same that the line editor goes by
-    let without = ["dumb", "cons25", "emacs"];
-    std::env::var("TERM").map_or(true, |term| !without.iter().any(|name| term.eq_ignore_ascii_case(name)))
-}
 
 /// What came from the keyboard.
 #[derive(Debug, PartialEq, Eq)]
@@ -119,7 +113,7 @@ fn editor(line: PromptLine, continuations: &Continuations) -> rustyline::Result<
         EventHandler::Conditional(Box::new(continuations.clone())),
     );
     if let Ok(before) = tcgetattr(io::stdin()) {
-        if can_edit() {
+        if !is_dumb() {
             quiet(before.clone())?;
         }
         editor.bind_sequence(
@@ -218,7 +212,7 @@ fn edit(
     }
     while let Ok(initial) = asked.recv() {
         let read = editor.readline_with_initial(PROMPT, (&initial, ""));
-        if can_edit() {
+        if !is_dumb() {
             // that it cannot be written shows where the conversation writes
             let _ = line.gone(read.is_ok(), columns(), &mut io::stdout());
         }
