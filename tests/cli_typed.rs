@@ -280,6 +280,23 @@ fn other_sessions_are_a_command_away() {
 }
 
 #[test]
+fn a_search_says_what_it_could_not_read() {
+    let fake = Fake::start(|request| match request {
+        Request::Search { .. } => {
+            let unread = vec!["s9".parse().unwrap()];
+            Act::Reply(Reply::Found { hits: vec![], more: true, unread })
+        }
+        other => usual(other).unwrap(),
+    });
+    let mut terminal = Terminal::start(&fake, &[], 100, 40);
+    terminal.prompt();
+    terminal.keys("/search beans\r");
+    let contents = terminal.wait_for("session s9 cannot be read, and was left out");
+    assert!(contents.contains("nothing was found: every word must be in one message"), "{contents}");
+    assert!(contents.contains("there is more: `bxctl search` finds all of it"), "{contents}");
+}
+
+#[test]
 fn markdown_is_styled_and_stays_as_it_was_written() {
     let fake = waiting(vec![text("a **bo"), text("ld** `word`\n# Title\n"), end(TurnOutcome::Done, None)]);
     let mut terminal = Terminal::start(&fake, &[], 80, 24);

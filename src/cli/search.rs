@@ -1,5 +1,7 @@
 //! `search`: what was said somewhere.
 
+use std::io;
+
 use super::args::Search;
 use super::error::{CliError, status};
 use super::follow::json_line;
@@ -20,23 +22,17 @@ pub async fn search(link: &mut Link, options: Search) -> Result<u8, CliError> {
         Some(session) => Some(link.resolve(session).await?.id),
         None => None,
     };
-    let Found { hits, more, unread } = find(link, &text, session, options.most).await?;
-    if options.json {
-        json_line(&hits)?;
-    } else {
-        print(&lines(&hits, &text, Ability::of(&std::io::stdout()).colour))?;
-    }
+    let found = find(link, &text, session, options.most).await?;
     let mut notes = Pen::split();
-    if hits.is_empty() && !options.json {
-        notes.note("nothing was found: every word must be in one message")?;
+    if options.json {
+        json_line(&found.hits)?;
+    } else {
+        print(&lines(&found.hits, &text, Ability::of(&io::stdout()).colour))?;
+        found.tell_if_nothing(&mut notes)?;
     }
-    if more {
-        notes.note(&format!("there is more; --most {} shows more", options.most.saturating_mul(10)))?;
-    }
-    for id in unread {
-        notes.warn(&format!("session {id} cannot be read, and was left out; `bxctl sessions` tells why"))?;
-    }
-    Ok(if hits.is_empty() { status::FAILED } else { status::OK })
+    let more = format!("there is more; --most {} shows more", options.most.saturating_mul(10));
+    found.tell_what_is_left_out(&mut notes, &more)?;
+    Ok(if found.hits.is_empty() { status::FAILED } else { status::OK })
 }
 
 /// What was found.
@@ -47,6 +43,32 @@ pub struct Found {
     pub more: bool,
     /// Sessions that could not be read.
     pub unread: Vec<SessionId>,
+}
+
+impl Found {
+    /// Says that there are no passages, if there are none.
+    ///
+    /// # Errors
+    /// When the output cannot be written.
+    pub fn tell_if_nothing(&self, pen: &mut Pen) -> io::Result<()> {
+        if self.hits.is_empty() {
+            pen.note("nothing was found: every word must be in one message")?;
+        }
+        Ok(())
+    }
+
+    /// Says what is not among the passages; `more` is the note that there are more of them.
+    ///
+    /// # Errors
+    /// When the output cannot be written.
+    pub fn tell_what_is_left_out(&self, pen: &mut Pen, more: &str) -> io::Result<()> {
+        if self.more {
+            pen.note(more)?;
+        }
+        self.unread.iter().try_for_each(|id| {
+            pen.warn(&format!("session {id} cannot be read, and was left out; `bxctl sessions` tells why"))
+        })
+    }
 }
 
 /// Asks for it.

@@ -101,14 +101,9 @@ impl Chat<'_> {
 
     pub(super) async fn search(&mut self, words: &str) -> Result<Over, CliError> {
         let found = find(self.link, words, None, FOUND).await?;
-        if found.hits.is_empty() {
-            self.pen.note("nothing was found: every word must be in one message")?;
-        }
-        let lines = lines(&found.hits, words, false);
-        self.say(lines)?;
-        if found.more {
-            self.pen.note("there is more: `bxctl search` finds all of it")?;
-        }
+        self.say(lines(&found.hits, words, false))?;
+        found.tell_if_nothing(&mut self.pen)?;
+        found.tell_what_is_left_out(&mut self.pen, "there is more: `bxctl search` finds all of it")?;
         Ok(None)
     }
 
