@@ -75,23 +75,12 @@ impl HomeLock {
     /// cannot be made or locked.
     pub fn take(home: &Path) -> Result<Self, ChannelError> {
         let path = home.join(LOCK_FILE);
-        let failed = |path: &Path, step| {
-            let path = path.to_owned();
-            move |source| ChannelError::Lock { path, step, source }
-        };
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(home)
             .map_err(failed(home, "make the home directory"))?;
-        let file = open(&path).map_err(failed(&path, "open the lock file"))?;
-        let mut file = match try_lock(file) {
-            Ok(file) => file,
-            Err((mut file, Errno::EWOULDBLOCK)) => {
-                return Err(ChannelError::HomeHeld { holder: Holder::of(&mut file), lock: path });
-            }
-            Err((_, errno)) => return Err(failed(&path, "lock the lock file")(errno.into())),
-        };
+        let mut file = hold(&path, |lock, holder| ChannelError::HomeHeld { lock, holder })?;
         let directory = File::open(home).map_err(failed(home, "open the home directory"))?;
         let directory = match try_lock(directory) {
             Ok(directory) => Some(directory),
@@ -127,20 +116,24 @@ impl SlotsLock {
     /// cannot be made or locked.
     pub fn take(folder: &Path) -> Result<Self, ChannelError> {
         let path = folder.join(LOCK_FILE);
-        let failed = |step| {
-            let path = path.clone();
-            move |source| ChannelError::Lock { path, step, source }
-        };
-        let file = open(&path).map_err(failed("open the lock file"))?;
-        let mut file = match try_lock(file) {
-            Ok(file) => file,
-            Err((mut file, Errno::EWOULDBLOCK)) => {
-                return Err(ChannelError::SlotsHeld { holder: Holder::of(&mut file), lock: path });
-            }
-            Err((_, errno)) => return Err(failed("lock the lock file")(errno.into())),
-        };
-        sign(&mut file).map_err(failed("write the lock file"))?;
+        let mut file = hold(&path, |lock, holder| ChannelError::SlotsHeld { lock, holder })?;
+        sign(&mut file).map_err(failed(&path, "write the lock file"))?;
         Ok(Self { _file: file })
+    }
+}
+
+fn failed(path: &Path, step: &'static str) -> impl FnOnce(io::Error) -> ChannelError {
+    let path = path.to_owned();
+    move |source| ChannelError::Lock { path, step, source }
+}
+
+/// Locks a lock file; one that another process has is the error that `held` makes.
+fn hold(path: &Path, held: fn(PathBuf, Option<Holder>) -> ChannelError) -> Result<Flock<File>, ChannelError> {
+    let file = open(path).map_err(failed(path, "open the lock file"))?;
+    match try_lock(file) {
+        Ok(file) => Ok(file),
+        Err((mut file, Errno::EWOULDBLOCK)) => Err(held(path.to_owned(), Holder::of(&mut file))),
+        Err((_, errno)) => Err(failed(path, "lock the lock file")(errno.into())),
     }
 }
 

@@ -2,6 +2,9 @@
 
 use serde_json::Value;
 
+use super::text;
+use crate::proto::{CallId, Decision, ToolOutcome};
+
 /// The tool's own name and arguments. What the model wrote otherwise is given back as it is.
 #[must_use]
 pub fn shown(name: &str, arguments: &str) -> (String, String) {
@@ -21,6 +24,25 @@ pub fn shown(name: &str, arguments: &str) -> (String, String) {
         Some(other) => other.to_string(),
     };
     (own.to_owned(), arguments)
+}
+
+/// The word for a tool's outcome, the same as in JSON.
+#[must_use]
+pub fn outcome_name(outcome: ToolOutcome) -> &'static str {
+    match outcome {
+        ToolOutcome::Ok => "ok",
+        ToolOutcome::Error => "error",
+        ToolOutcome::Denied => "denied",
+        ToolOutcome::TimedOut => "timed_out",
+        ToolOutcome::Interrupted => "interrupted",
+    }
+}
+
+/// Who has decided about a call, as one line.
+#[must_use]
+pub fn decided_line(call: CallId, decision: Decision, by: &str) -> String {
+    let decision = if decision == Decision::Allow { "allowed" } else { "denied" };
+    format!("⚙ call {call} {decision} by {}", text::line(by))
 }
 
 #[cfg(test)]

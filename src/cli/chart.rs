@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::lists::row_name;
+use super::plot::{KINDS, parts, total};
 use crate::proto::TurnUsage;
 
 const WIDTH: u64 = 720;
@@ -10,24 +11,13 @@ const HEIGHT: u64 = 160;
 /// The newest turns that are drawn.
 const MOST_BARS: usize = 120;
 
-/// The kinds of tokens, from the bottom up: the class in the style sheet, and the words.
-const KINDS: [(&str, &str); 4] = [
-    ("cached", "from cache"),
-    ("new", "evaluated"),
-    ("again", "evaluated again"),
-    ("generated", "generated"),
-];
-
-fn parts(turn: &TurnUsage) -> [u64; 4] {
-    let again = turn.lost_n.min(turn.prompt_n);
-    [turn.cache_n, turn.prompt_n.saturating_sub(again), again, turn.predicted_n]
-}
+/// The kinds of tokens in the style sheet, from the bottom up.
+const CLASSES: [&str; 4] = ["cached", "new", "again", "generated"];
 
 /// The figure with its legend; nothing where there is no turn.
 #[must_use]
 pub fn figure(turns: &[TurnUsage]) -> String {
     let shown = turns.get(turns.len().saturating_sub(MOST_BARS)..).unwrap_or_default();
-    let total = |turn: &TurnUsage| parts(turn).into_iter().fold(0, u64::saturating_add);
     let Some(most) = shown.iter().map(total).max().filter(|most| *most > 0) else {
         return String::new();
     };
@@ -43,14 +33,11 @@ pub fn figure(turns: &[TurnUsage]) -> String {
     );
     for (place, turn) in (0u64..).zip(shown) {
         let x = place.saturating_mul(step);
-        let [cached, new, again, generated] = parts(turn);
-        let _ = writeln!(
-            out,
-            "<g><title>turn {}: {cached} from cache, {new} evaluated, {again} evaluated again, {generated} generated</title>",
-            row_name(turn)
-        );
+        let counts: Vec<String> =
+            parts(turn).iter().zip(KINDS).map(|(count, kind)| format!("{count} {kind}")).collect();
+        let _ = writeln!(out, "<g><title>turn {}: {}</title>", row_name(turn), counts.join(", "));
         let mut below = 0u64;
-        for ((class, _), part) in KINDS.iter().zip(parts(turn)) {
+        for (class, part) in CLASSES.iter().zip(parts(turn)) {
             let (from, to) = (scaled(below, most), scaled(below.saturating_add(part), most));
             below = below.saturating_add(part);
             if part > 0 {
@@ -76,8 +63,8 @@ pub fn figure(turns: &[TurnUsage]) -> String {
         out.push_str("</g>\n");
     }
     out.push_str("</svg>\n<figcaption>Tokens per turn: ");
-    for (class, words) in KINDS {
-        let _ = write!(out, "<span class=\"key {class}\"></span>{words} ");
+    for (class, kind) in CLASSES.iter().zip(KINDS) {
+        let _ = write!(out, "<span class=\"key {class}\"></span>{kind} ");
     }
     let _ = writeln!(out, "· highest {most}</figcaption>\n</figure>");
     out

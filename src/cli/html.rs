@@ -8,7 +8,7 @@ use super::chart;
 use super::lists::state_word;
 use super::text;
 use super::time::minute;
-use super::transcript::{Calls, carried_lines, end_line, outcome_name};
+use super::transcript::{Calls, carried_lines, end_line};
 use crate::proto::{AssistantMessage, LogRecord, SessionInfo, SessionState, ToolResult, TurnUsage};
 
 const STYLE: &str = include_str!("page.css");
@@ -109,7 +109,7 @@ impl Page {
         format!(
             "<details><summary>Tool <code>{}</code> <span class=\"{1}\">{1}</span></summary><pre>{2}</pre><pre>{3}</pre></details>\n",
             safe(&name),
-            outcome_name(r.outcome),
+            call::outcome_name(r.outcome),
             safe(&arguments),
             safe(&r.content)
         )

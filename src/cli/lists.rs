@@ -279,20 +279,22 @@ pub async fn doctor(link: &mut Link, json: bool) -> Result<u8, CliError> {
 
 fn finding_lines(finding: &Finding, width: Option<usize>) -> Vec<String> {
     let mark = if finding.level == Level::Bad { "breaks it" } else { "might" };
-    let mut rows = vec![(mark, &finding.what)];
-    rows.extend((!finding.remedy.is_empty()).then_some(("  remedy", &finding.remedy)));
-    let mut lines = Vec::new();
-    for (name, value) in rows {
-        let value = text::line(value);
-        let pieces = match width {
-            Some(width) => text::wrap(&value, width.saturating_sub(11).max(10)),
-            None => vec![value],
-        };
-        for (i, piece) in pieces.iter().enumerate() {
-            lines.push(format!("{:9}  {piece}", if i == 0 { name } else { "" }));
-        }
+    let mut lines = titled(("breaks it".len(), mark), &finding.what, width);
+    if !finding.remedy.is_empty() {
+        lines.extend(titled(("breaks it".len(), "  remedy"), &finding.remedy, width));
     }
     lines
+}
+
+/// A value behind its title, which has so many columns; broken, where it is too long, beside the title.
+fn titled((columns, title): (usize, &str), value: &str, width: Option<usize>) -> Vec<String> {
+    let value = text::line(value);
+    let pieces = match width {
+        Some(width) => text::wrap(&value, width.saturating_sub(columns.saturating_add(2)).max(10)),
+        None => vec![value],
+    };
+    let titles = std::iter::once(title).chain(std::iter::repeat(""));
+    titles.zip(pieces).map(|(title, piece)| format!("{title:columns$}  {piece}")).collect()
 }
 
 fn status_lines(s: &Status, width: Option<usize>) -> Vec<String> {
@@ -328,20 +330,8 @@ fn status_lines(s: &Status, width: Option<usize>) -> Vec<String> {
     if s.oldest_sync_ms > 0 {
         rows.push(("disk", format!("a write has been under way for {} ms", s.oldest_sync_ms)));
     }
-    let title = rows.iter().map(|(title, _)| title.len()).max().unwrap_or(0);
-    let mut lines = Vec::new();
-    for (name, value) in rows {
-        let value = text::line(&value);
-        let pieces = match width {
-            Some(width) => text::wrap(&value, width.saturating_sub(title.saturating_add(2)).max(10)),
-            None => vec![value],
-        };
-        for (i, piece) in pieces.iter().enumerate() {
-            let name = if i == 0 { name } else { "" };
-            lines.push(format!("{name:title$}  {piece}"));
-        }
-    }
-    lines
+    let columns = rows.iter().map(|(title, _)| title.len()).max().unwrap_or(0);
+    rows.iter().flat_map(|(title, value)| titled((columns, title), value, width)).collect()
 }
 
 fn duration(seconds: u64) -> String {

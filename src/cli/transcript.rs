@@ -9,8 +9,7 @@ use super::text;
 use super::time::minute;
 use super::view::tool_result_line;
 use crate::proto::{
-    AssistantMessage, CallId, Carried, Decision, LogRecord, SessionInfo, SessionState, ToolOutcome,
-    ToolResult, TurnEnd, TurnOutcome,
+    AssistantMessage, CallId, Carried, LogRecord, SessionInfo, SessionState, ToolResult, TurnEnd, TurnOutcome,
 };
 
 /// What tools were called with, until their results come.
@@ -85,10 +84,7 @@ impl Transcript {
                 let arguments = self.calls.arguments(r);
                 self.dim(&tool_result_line(&r.name, &arguments, r.outcome, &r.content))
             }
-            LogRecord::Approval(a) => {
-                let decision = if a.decision == Decision::Allow { "allowed" } else { "denied" };
-                self.dim(&format!("⚙ call {} {decision} by {}", a.call, text::line(&a.by)))
-            }
+            LogRecord::Approval(a) => self.dim(&call::decided_line(a.call, a.decision, &a.by)),
             LogRecord::Carried(c) => self.dim(&carried_lines(c).join("\n")),
             LogRecord::Named(n) => self.dim(&format!("named \"{}\"", text::line(&n.name))),
             LogRecord::TurnEnd(end) => end_line(end).map(|line| self.dim(&line)).unwrap_or_default(),
@@ -146,17 +142,6 @@ pub fn end_line(end: &TurnEnd) -> Option<String> {
     Some(format!("{}{detail}", outcome_word(Some(end.outcome))))
 }
 
-/// The word for a tool's outcome, the same as in JSON.
-pub fn outcome_name(outcome: ToolOutcome) -> &'static str {
-    match outcome {
-        ToolOutcome::Ok => "ok",
-        ToolOutcome::Error => "error",
-        ToolOutcome::Denied => "denied",
-        ToolOutcome::TimedOut => "timed_out",
-        ToolOutcome::Interrupted => "interrupted",
-    }
-}
-
 /// Markdown; what people and the model wrote is as they wrote it.
 #[derive(Default)]
 pub struct Markdown {
@@ -207,7 +192,7 @@ impl Markdown {
             LogRecord::ToolResult(r) => {
                 let (name, arguments) = call::shown(&r.name, &self.calls.arguments(r));
                 let line = text::line(&name).replace('`', "'");
-                let how = outcome_name(r.outcome);
+                let how = call::outcome_name(r.outcome);
                 format!("\nTool `{line}` ({how}):\n\n{}\n{}", fence(&arguments), fence(&r.content))
             }
             LogRecord::TurnEnd(end) => end_line(end).map(|line| format!("\n*{line}*\n")).unwrap_or_default(),
@@ -237,7 +222,7 @@ fn fence(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::proto::{
-        Digest, Epoch, Finish, SessionStart, Timestamp, TokenIds, ToolCall, TurnId, UserMessage,
+        Digest, Epoch, Finish, SessionStart, Timestamp, TokenIds, ToolCall, ToolOutcome, TurnId, UserMessage,
     };
 
     fn records() -> Vec<LogRecord> {

@@ -8,7 +8,7 @@ use super::call;
 use super::pen::Pen;
 use super::text;
 use crate::proto::{
-    CallId, Certainty, Decision, Event, EventKind, Phase, Snapshot, ToolOutcome, TurnId, TurnOutcome,
+    ApprovalWanted, CallId, Certainty, Event, EventKind, Phase, Snapshot, ToolOutcome, TurnId, TurnOutcome,
 };
 
 /// Shows events with a [`Pen`].
@@ -50,8 +50,7 @@ impl View {
         match &event.kind {
             EventKind::TurnStart { text, retry } => self.start(pen, event.turn, text, *retry)?,
             EventKind::Queued { place } => {
-                let turns = if *place == 1 { "turn" } else { "turns" };
-                self.state(pen, &format!("waiting: {place} {turns} ahead"))?;
+                self.state(pen, &format!("waiting: {} ahead", text::counted(*place, "turn")))?;
             }
             EventKind::Waiting { why } => self.state(pen, &format!("waiting: {why}"))?,
             EventKind::Prefill { done, total, cached } => {
@@ -76,13 +75,9 @@ impl View {
                 pen.progress(&format!("{} …", tool_line(name, arguments)))?;
                 self.calls.insert(*call, (name.clone(), arguments.clone()));
             }
-            EventKind::ApprovalWanted { wanted } => {
-                pen.end_answer()?;
-                question(wanted).iter().try_for_each(|line| pen.say(line))?;
-            }
+            EventKind::ApprovalWanted { wanted } => ask(pen, wanted)?,
             EventKind::Approval { call, decision, by } => {
-                let decision = if *decision == Decision::Allow { "allowed" } else { "denied" };
-                pen.note(&format!("⚙ call {call} {decision} by {}", text::line(by)))?;
+                pen.note(&call::decided_line(*call, *decision, by))?;
             }
             EventKind::ToolResult { call, name, outcome, content } => {
                 let arguments = self.calls.remove(call).map(|(_, arguments)| arguments).unwrap_or_default();
@@ -172,8 +167,7 @@ impl View {
             }
         }
         if let Some(wanted) = now.approval.as_ref().filter(|_| now.approval != self.seen.approval) {
-            pen.end_answer()?;
-            question(wanted).iter().try_for_each(|line| pen.say(line))?;
+            ask(pen, wanted)?;
         }
         self.seen.clone_from(now);
         Ok(())
@@ -214,6 +208,12 @@ impl View {
         }
         Ok(())
     }
+}
+
+/// Shows what would run.
+fn ask(pen: &mut Pen, wanted: &ApprovalWanted) -> io::Result<()> {
+    pen.end_answer()?;
+    question(wanted).iter().try_for_each(|line| pen.say(line))
 }
 
 impl Totals {
@@ -257,13 +257,7 @@ pub fn tool_line(name: &str, arguments: &str) -> String {
 /// A finished tool call as one line.
 #[must_use]
 pub fn tool_result_line(name: &str, arguments: &str, outcome: ToolOutcome, content: &str) -> String {
-    let how = match outcome {
-        ToolOutcome::Ok => "ok",
-        ToolOutcome::Error => "error",
-        ToolOutcome::Denied => "denied",
-        ToolOutcome::TimedOut => "timed out",
-        ToolOutcome::Interrupted => "interrupted",
-    };
+    let how = call::outcome_name(outcome).replace('_', " ");
     // what went wrong is worth more of the line than the arguments
     let (name, arguments) = call::shown(name, arguments);
     let shown = if outcome == ToolOutcome::Ok { &arguments } else { content };
