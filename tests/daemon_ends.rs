@@ -5,13 +5,17 @@
 mod support;
 
 use std::fs;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use boxmaker::proto::{ErrorCode, EventKind, Incoming, Reply, Request, SessionId, SessionState};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::bench::{Bench, HELLO, STAND_IN, next};
+use support::daemon::{Daemon, socket_in};
 use support::scripted_server::{Health, Script};
 use support::slow_tool::{SLOW, begun, runs};
 use support::talk::told;
@@ -138,6 +142,37 @@ fn told_to_end_while_the_server_hangs_wherever_it_is_asked() {
 }
 
 #[test]
+fn told_to_end_from_the_moment_that_its_socket_is_there() {
+    // installing these takes a while between the socket and the first client
+    let tables = |_: &Path| {
+        let table = |n| {
+            format!(
+                "[tools.command.t{n}]\nprogram = \"/bin/true\"\ndescription = \"x\"\npolicy = \"allow\"\n\
+                 schema = {{ type = \"object\", properties = {{ a = {{ type = \"string\" }} }} }}\n"
+            )
+        };
+        (0..40).map(table).collect()
+    };
+    let bench = Bench::prepare("", tables);
+    let socket = socket_in(bench.dir());
+    for signals in [&[Signal::SIGTERM][..], &[Signal::SIGINT], &[Signal::SIGHUP, Signal::SIGTERM]].repeat(3) {
+        let mut command = Daemon::command(Path::new(env!("CARGO_BIN_EXE_loopd")), bench.dir());
+        let mut loopd = command.stderr(Stdio::null()).spawn().unwrap();
+        let begin = Instant::now();
+        while UnixStream::connect(&socket).is_err() {
+            assert!(begin.elapsed() < PATIENCE && loopd.try_wait().unwrap().is_none());
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        for signal in signals {
+            kill(Pid::from_raw(i32::try_from(loopd.id()).unwrap()), *signal).unwrap();
+        }
+        let status = loopd.wait().unwrap();
+        assert_eq!((status.code(), status.signal()), (Some(0), None), "{signals:?}");
+        assert!(!socket.exists(), "{signals:?}");
+    }
+}
+
+#[test]
 fn a_daemon_that_ends_takes_no_new_turns() {
     let (mut bench, mut talk, id) = begun("shutdown_seconds = 4");
     let other = talk.create();
@@ -151,7 +186,7 @@ fn a_daemon_that_ends_takes_no_new_turns() {
     assert_eq!(error.code, ErrorCode::ShuttingDown, "{error}");
     talk.until_end(&id);
     assert_eq!(bench.log(&other), ["session_start"], "refused, and not saved");
-    wait_until(PATIENCE, "it ends", || !support::daemon::socket_in(bench.dir()).exists());
+    wait_until(PATIENCE, "it ends", || !socket_in(bench.dir()).exists());
     bench.daemon = None;
 }
 

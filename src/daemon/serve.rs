@@ -2,13 +2,14 @@
 
 use std::cell::RefCell;
 use std::fs::DirBuilder;
+use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Instant;
 
 use crate::agent::{Agent, Conversation, Events, StopReason};
@@ -84,6 +85,8 @@ async fn run(config: Config, common: &Common) -> Result<(), Box<dyn std::error::
     let slots = lock_slots(&config)?;
     let catalog = catalog(&config);
     catalog.sweep().await?;
+    // who sees the socket may tell it to end: from here on that is received, and waits
+    let signals = signals().map_err(|e| format!("signals cannot be received: {e}"))?;
     let listener = match Listener::from_systemd()? {
         Some(listener) => listener,
         None => Listener::bind(&config.daemon.socket, &lock)?,
@@ -105,7 +108,7 @@ async fn run(config: Config, common: &Common) -> Result<(), Box<dyn std::error::
     let holder = Rc::clone(&daemon);
     let idle = Duration::from_secs(holder.config.borrow().limits.idle_session_seconds);
     let dropping = tokio::task::spawn_local(async move { holder.sessions.drop_idle(idle).await });
-    let stop = until_told(Rc::clone(&daemon), common);
+    let stop = until_told(Rc::clone(&daemon), common, signals);
     channel::serve(listener, Rc::clone(&daemon), hub, limits, run, async {
         stop.await;
         notify(&[sd_notify::NotifyState::Stopping]);
@@ -250,20 +253,29 @@ async fn watch_disk() {
     }
 }
 
+/// The signals that loopd answers, received from now on.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+fn signals() -> io::Result<Signals> {
+    Ok(Signals {
+        terminate: signal(SignalKind::terminate())?,
+        interrupt: signal(SignalKind::interrupt())?,
+        hangup: signal(SignalKind::hangup())?,
+    })
+}
+
 /// Returns when a signal or a client says so; reloads what can be reloaded on SIGHUP.
-async fn until_told(daemon: Rc<Daemon>, common: &Common) {
-    let (terminate, interrupt, hangup) =
-        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()), signal(SignalKind::hangup()));
-    let (Ok(mut terminate), Ok(mut interrupt), Ok(mut hangup)) = (terminate, interrupt, hangup) else {
-        log::error!("signals cannot be received; loopd ends");
-        return;
-    };
+async fn until_told(daemon: Rc<Daemon>, common: &Common, mut signals: Signals) {
     loop {
         tokio::select! {
-            _ = terminate.recv() => return log::info!(EVENT = "stopping"; "told to end by SIGTERM"),
-            _ = interrupt.recv() => return log::info!(EVENT = "stopping"; "told to end by SIGINT"),
+            _ = signals.terminate.recv() => return log::info!(EVENT = "stopping"; "told to end by SIGTERM"),
+            _ = signals.interrupt.recv() => return log::info!(EVENT = "stopping"; "told to end by SIGINT"),
             () = daemon.stop.notified() => return,
-            _ = hangup.recv() => reload(&daemon, common),
+            _ = signals.hangup.recv() => reload(&daemon, common),
         }
     }
 }
