@@ -250,6 +250,31 @@ fn a_call_that_never_ends_is_given_up_and_a_server_that_hangs_is_ended() {
 }
 
 #[test]
+fn the_end_of_a_connection_is_told_once_and_is_not_that_of_the_next_one() {
+    tokio_uring::start(async {
+        let place = Place::new();
+        let registry = place.server("good");
+        find(&registry, "").await;
+        // both find out that the server hangs, the second when it has been started again
+        let (first, (), ()) = tokio::join!(
+            call(&registry, "srv/hang", "{}", place.context(1)),
+            async {
+                let late = call(&registry, "srv/hang", "{}", place.context(4)).await;
+                assert!(late.content.contains("does not answer any more"), "{}", late.content);
+                assert_eq!(registry.problems(), [""; 0], "of the one that runs now");
+                assert_eq!(place.starts().len(), 2);
+            },
+            async {
+                tokio::time::sleep(Duration::from_millis(3700)).await;
+                let reply = call(&registry, "srv/echo", r#"{"text": "back"}"#, place.context(10)).await;
+                assert_eq!(reply.content, "back");
+            }
+        );
+        assert_eq!(first.outcome, ToolOutcome::TimedOut);
+    });
+}
+
+#[test]
 fn a_line_of_30_megabytes_ends_the_server_and_is_not_held_in_memory() {
     tokio_uring::start(async {
         let place = Place::new();

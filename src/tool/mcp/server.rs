@@ -226,13 +226,14 @@ impl McpServer {
         state.not_before = Instant::now().checked_add(pause);
     }
 
-    /// Lets go of a connection that is of no use any more.
+    /// Lets go of a connection that is of no use any more, unless that was done already: several calls may find it so,
+    /// some of them when there is another one.
     async fn lost(&self, connection: &Rc<Connection>, why: &str) -> String {
         let why = format!("{why}{}", connection.remains().await);
-        self.failed(&format!("the MCP server {}: {why}", self.spec.name));
-        let mut state = self.state.borrow_mut();
-        if state.connection.as_ref().is_some_and(|now| Rc::ptr_eq(now, connection)) {
-            state.connection = None;
+        let current = self.state.borrow().connection.as_ref().is_some_and(|now| Rc::ptr_eq(now, connection));
+        if current {
+            self.state.borrow_mut().connection = None;
+            self.failed(&format!("the MCP server {}: {why}", self.spec.name));
         }
         why
     }
