@@ -151,9 +151,8 @@ impl Connection {
             }
             McpTransport::Http { host, port, path } => {
                 let uri = format!("http://{host}:{port}{path}");
-                let mut config = StreamableHttpClientTransportConfig::with_uri(uri);
-                config.max_sse_event_size = MESSAGE_BYTES;
-                config.max_json_response_size = MESSAGE_BYTES;
+                // the limits among its settings are for the SDK's own clients; ours has its own
+                let config = StreamableHttpClientTransportConfig::with_uri(uri);
                 let http = HttpClient::new(host, *port, path);
                 let transport = StreamableHttpClientTransport::with_client(http, config);
                 let shaken = tokio::time::timeout(limit, serve_client(client, transport)).await;

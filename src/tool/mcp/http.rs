@@ -108,17 +108,41 @@ async fn whole(response: Response<Incoming>) -> Answer<Bytes> {
     })
 }
 
+/// How long the event is that is being read.
+struct Bound {
+    event: usize,
+    /// The byte before; at the beginning it is as after a line's end.
+    before: u8,
+}
+
+impl Bound {
+    fn new() -> Self {
+        Self { event: 0, before: b'\n' }
+    }
+
+    /// Takes bytes into account; whether they may be passed on. An event ends at an empty line, and lines end with LF,
+    /// CR or both.
+    fn take(&mut self, bytes: &[u8]) -> bool {
+        for byte in bytes {
+            self.event = match (self.before, byte) {
+                (b'\n', b'\n' | b'\r') | (b'\r', b'\r') => 0,
+                _ => self.event.saturating_add(1),
+            };
+            if self.event > MESSAGE_BYTES {
+                return false;
+            }
+            self.before = *byte;
+        }
+        true
+    }
+}
+
 /// The events of an answer, each of them bounded.
 fn events(response: Response<Incoming>) -> Events {
-    let mut event: usize = 0;
+    let mut bound = Bound::new();
     let pieces = response.into_body().into_data_stream().map(move |piece| {
         let piece = piece.map_err(failed)?;
-        // an event ends at an empty line; that ends may be missed only makes the bound stricter
-        event = match memchr::memmem::rfind(&piece, b"\n\n") {
-            Some(end) => piece.len().saturating_sub(end),
-            None => event.saturating_add(piece.len()),
-        };
-        if event > MESSAGE_BYTES {
+        if !bound.take(&piece) {
             return Err(failed(format!("it sent an event of more than {MESSAGE_BYTES} bytes")));
         }
         Ok(piece)
@@ -222,6 +246,68 @@ impl StreamableHttpClient for HttpClient {
         match kind(&response).as_deref() {
             Some(EVENT_STREAM_MIME_TYPE) => Ok(events(response)),
             other => Err(StreamableHttpError::UnexpectedContentType(other.map(str::to_owned))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::TryStreamExt as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// The data of the events of a server that answers with these bytes, piece by piece, or why they end.
+    async fn answered(body: Vec<u8>, piece: usize) -> Result<Vec<usize>, String> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let _asked = stream.read(&mut [0; 4096]).await.unwrap();
+            let head = format!(
+                "HTTP/1.1 200 OK\r\ncontent-type: {EVENT_STREAM_MIME_TYPE}\r\nconnection: close\r\n\r\n"
+            );
+            stream.write_all(head.as_bytes()).await.unwrap();
+            for piece in body.chunks(piece) {
+                if stream.write_all(piece).await.is_err() {
+                    return;
+                }
+            }
+        });
+        let client = HttpClient::new("127.0.0.1", port, "");
+        let events = client.get_stream("".into(), None, None, None, Headers::new()).await.unwrap();
+        let events: Vec<Sse> = events.try_collect().await.map_err(|e| format!("{e:?}"))?;
+        Ok(events.into_iter().map(|event| event.data.unwrap_or_default().len()).collect())
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn each_event_is_bounded_and_not_all_of_them_together_however_lines_end() {
+        const EVENT: usize = 3 * 1024 * 1024;
+        for end in ["\n", "\r\n", "\r"] {
+            let line = format!("data: {}{end}", "x".repeat(EVENT));
+            let four = format!("{line}{end}").repeat(4).into_bytes();
+            for piece in [1000, 65_536] {
+                assert_eq!(answered(four.clone(), piece).await, Ok(vec![EVENT; 4]), "{end:?}, {piece}");
+            }
+            let one = format!("{}{end}", line.repeat(4)).into_bytes();
+            let refused = answered(one, 65_536).await.unwrap_err();
+            assert!(refused.contains("an event of more than 8388608 bytes"), "{end:?}: {refused}");
+        }
+    }
+
+    #[test]
+    fn an_event_ends_at_an_empty_line_wherever_the_pieces_do() {
+        for end in ["\n", "\r\n", "\r"] {
+            let text = format!("event: a{end}data: b{end}{end}data: c{end}");
+            for cut in 0..=text.len() {
+                let mut bound = Bound::new();
+                let (a, b) = text.as_bytes().split_at(cut);
+                assert!(bound.take(a) && bound.take(b));
+                // the second byte of a line's end counts for what comes after it
+                let rest = format!("data: c{end}").len() + end.len() - 1;
+                assert_eq!(bound.event, rest, "{end:?} {cut}");
+            }
         }
     }
 }
