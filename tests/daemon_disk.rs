@@ -164,6 +164,31 @@ fn a_file_system_mounted_read_only_is_a_definite_refusal() {
 }
 
 #[test]
+fn only_a_home_that_is_read_only_itself_is_said_to_be() {
+    let bench = Bench::start("");
+    let said = || {
+        let mut check = Command::new(env!("CARGO_BIN_EXE_loopd"));
+        check.arg("check").arg("--config").arg(bench.dir().join("loopd.toml"));
+        let found = check.output().unwrap();
+        let found = String::from_utf8(found.stdout).unwrap();
+        assert!(found.contains(&format!("home {} is on ", bench.home().display())), "{found}");
+        found.contains("mounted read-only")
+    };
+    // the same disk, at another place
+    let elsewhere = bench.dir().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    let other = match Mounted::bind(&elsewhere, &elsewhere) {
+        Ok(mounted) => mounted,
+        Err(why) => return skip(&format!("no folder can be mounted here: {why}")),
+    };
+    other.remount("bind,ro").unwrap();
+    assert!(!said());
+    let home = Mounted::bind(bench.home(), bench.home()).unwrap();
+    home.remount("bind,ro").unwrap();
+    assert!(said());
+}
+
+#[test]
 fn what_is_left_of_a_creation_names_the_way_out() {
     let bench = Bench::start("");
     let mut talk = bench.talk();

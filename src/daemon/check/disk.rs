@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use nix::sys::stat::{major, minor};
-use nix::sys::statvfs::statvfs;
+use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{AccessFlags, access, geteuid};
 
 use super::mounts::{Ext4, Mount, judge};
@@ -33,7 +33,7 @@ pub(super) fn home(config: &Config) -> Vec<Finding> {
     if there == home {
         findings.extend(owner(home, &meta));
     }
-    findings.extend(file_system(home, &meta));
+    findings.extend(file_system(home, there, &meta));
     findings.extend(room(home, there, LEAST_FREE));
     findings
 }
@@ -53,25 +53,25 @@ fn owner(home: &Path, meta: &Metadata) -> Vec<Finding> {
     findings
 }
 
-fn file_system(home: &Path, meta: &Metadata) -> Vec<Finding> {
+fn file_system(home: &Path, there: &Path, meta: &Metadata) -> Vec<Finding> {
     let device = format!("{}:{}", major(meta.dev()), minor(meta.dev()));
     let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     // btrfs and overlays give files other device numbers than their mounts have
-    let mount = Mount::find(&mountinfo, &device).or_else(|| by_magic(home, &device));
+    let mount = Mount::find(&mountinfo, &device).or_else(|| by_magic(there, &device));
     let Some(mount) = mount else {
         let what = format!("the file system of home {} cannot be found out", home.display());
         return vec![Finding::warn(what, "put [daemon] home on a local disk with ext4 or XFS")];
     };
     let ext4 = (mount.kind == "ext4").then(|| read_ext4(&device)).flatten();
-    judge(home, &mount, ext4.as_ref())
+    let read_only = statvfs(there).is_ok_and(|there| there.flags().contains(FsFlags::ST_RDONLY));
+    judge(home, &mount, ext4.as_ref(), read_only)
 }
 
 /// The kind as the file system itself tells; its options are not known then.
-fn by_magic(home: &Path, device: &str) -> Option<Mount> {
+fn by_magic(there: &Path, device: &str) -> Option<Mount> {
     use nix::sys::statfs::{
         BTRFS_SUPER_MAGIC, FUSE_SUPER_MAGIC, NFS_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC, statfs,
     };
-    let there = home.ancestors().find(|path| path.is_dir())?;
     let magic = statfs(there).ok()?.filesystem_type();
     let known = [
         (BTRFS_SUPER_MAGIC, "btrfs"),

@@ -25,8 +25,8 @@ pub(super) struct Ext4 {
 }
 
 impl Mount {
-    /// The mount of this device number; of several at one place the last counts, and any of them has the file
-    /// system's own options.
+    /// The last mount of this device number. Any of them has the file system's own options; those of the mount itself
+    /// may be of another place, where the same file system is read-only.
     pub(super) fn find(mountinfo: &str, device: &str) -> Option<Self> {
         mountinfo.lines().rev().filter_map(Self::read).find(|mount| mount.device == device)
     }
@@ -54,8 +54,9 @@ impl Ext4 {
     }
 }
 
-/// What is said of a home on this file system; `ext4` is what that tells of itself, where it can be read.
-pub(super) fn judge(home: &Path, mount: &Mount, ext4: Option<&Ext4>) -> Vec<Finding> {
+/// What is said of a home on this file system; `ext4` is what that tells of itself, where it can be read, and
+/// `read_only` whether nothing can be written where the home is.
+pub(super) fn judge(home: &Path, mount: &Mount, ext4: Option<&Ext4>, read_only: bool) -> Vec<Finding> {
     let kind = mount.kind.as_str();
     let on = |what: &str| format!("home {} is on {what}", home.display());
     let move_it = "put [daemon] home on a local disk with ext4 or XFS";
@@ -94,7 +95,7 @@ pub(super) fn judge(home: &Path, mount: &Mount, ext4: Option<&Ext4>) -> Vec<Find
             on("ext4 with data=writeback: after a power cut a file can hold what was never written to it");
         findings.push(Finding::bad(what, "mount it with data=ordered, the default"));
     }
-    if mount.has("ro") {
+    if read_only {
         findings.push(Finding::bad(on("a file system that is mounted read-only"), "mount it read-write"));
     }
     if let Some(ext4) = ext4.filter(|_| kind == "ext4") {

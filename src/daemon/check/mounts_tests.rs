@@ -17,7 +17,10 @@ fn mount(kind: &str, options: &str) -> Mount {
 
 /// The words and the level of the worst finding.
 fn worst(mount: &Mount, ext4: Option<&Ext4>) -> (Level, String) {
-    let findings = judge(Path::new("/h"), mount, ext4);
+    worst_of(judge(Path::new("/h"), mount, ext4, false))
+}
+
+fn worst_of(findings: Vec<Finding>) -> (Level, String) {
     let worst = findings.into_iter().max_by_key(|finding| finding.level).unwrap();
     assert_eq!(worst.remedy.is_empty(), worst.level == Level::Ok, "{worst:?}");
     (worst.level, worst.what)
@@ -56,7 +59,6 @@ fn what_loses_syncs_is_told() {
         ("ext4", "rw,barrier=0", "mounted with barrier=0"),
         ("f2fs", "rw,fsync_mode=nobarrier", "fsync_mode=nobarrier"),
         ("ext4", "rw,data=writeback", "data=writeback"),
-        ("ext4", "ro", "read-only"),
     ];
     for (kind, options, words) in bad {
         let (level, what) = worst(&mount(kind, options), None);
@@ -64,6 +66,16 @@ fn what_loses_syncs_is_told() {
     }
     assert_eq!(worst(&mount("overlay", "rw"), None).0, Level::Warn);
     assert_eq!(worst(&mount("zonefs", "rw"), None).0, Level::Warn, "one that nobody has tested");
+}
+
+#[test]
+fn read_only_is_where_the_home_is_and_not_the_same_disk_elsewhere() {
+    let store =
+        "50 22 8:2 /nix/store /nix/store ro,relatime shared:1 - ext4 /dev/sda2 rw,errors=remount-ro\n";
+    let mount = Mount::find(&format!("{MOUNTINFO}{store}"), "8:2").unwrap();
+    assert_eq!(worst(&mount, None).0, Level::Ok);
+    let (level, what) = worst_of(judge(Path::new("/h"), &mount, None, true));
+    assert!(level == Level::Bad && what.contains("read-only"), "{level:?} {what}");
 }
 
 #[test]
