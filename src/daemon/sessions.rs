@@ -1,6 +1,6 @@
 //! The sessions that are open: opened when first needed, closed again when too many are.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
@@ -19,16 +19,14 @@ pub(super) struct Sessions {
     open: RefCell<HashMap<SessionId, Entry>>,
     /// One opening at a time, so that nobody meets a session that is half open.
     opening: Mutex<()>,
-    clock: Cell<u64>,
     most: usize,
     events: Rc<dyn Events>,
 }
 
 struct Entry {
     conversation: Rc<Conversation>,
-    used: u64,
-    /// When it was last asked for.
-    since: Instant,
+    /// When it was last asked for, or seen in use.
+    used: Instant,
 }
 
 impl Entry {
@@ -44,7 +42,7 @@ const MOST_OFTEN: Duration = Duration::from_secs(5);
 impl Sessions {
     /// No session is open yet; at most `most` without a running turn stay so.
     pub(super) fn new(catalog: Catalog, most: usize, events: Rc<dyn Events>) -> Self {
-        Self { catalog, open: RefCell::default(), opening: Mutex::new(()), clock: Cell::new(0), most, events }
+        Self { catalog, open: RefCell::default(), opening: Mutex::new(()), most, events }
     }
 
     /// The sessions on disk.
@@ -110,9 +108,8 @@ impl Sessions {
 
     /// The conversation of a session that is open already.
     pub(super) fn find(&self, id: &SessionId) -> Option<Rc<Conversation>> {
-        let now = self.tick();
         self.open.borrow_mut().get_mut(id).map(|entry| {
-            (entry.used, entry.since) = (now, Instant::now());
+            entry.used = Instant::now();
             Rc::clone(&entry.conversation)
         })
     }
@@ -125,8 +122,7 @@ impl Sessions {
     /// Takes an open session in.
     pub(super) fn adopt(&self, session: Session) -> Rc<Conversation> {
         let conversation = Rc::new(Conversation::new(session));
-        let (used, since) = (self.tick(), Instant::now());
-        let entry = Entry { conversation: Rc::clone(&conversation), used, since };
+        let entry = Entry { conversation: Rc::clone(&conversation), used: Instant::now() };
         self.open.borrow_mut().insert(conversation.id().clone(), entry);
         self.shed();
         conversation
@@ -140,15 +136,23 @@ impl Sessions {
     /// Lets go, every now and then, of the sessions that are too many, and of those that nobody has used for
     /// `idle`; of none because of its age when that is zero. Never ends.
     pub(super) async fn drop_idle(&self, idle: Duration) {
-        let every =
-            if idle.is_zero() { MOST_OFTEN } else { (idle / 4).clamp(MOST_OFTEN, idle.max(MOST_OFTEN)) };
+        let every = (idle / 4).max(MOST_OFTEN);
         loop {
             tokio::time::sleep(every).await;
             self.shed();
             if !idle.is_zero() {
-                self.open.borrow_mut().retain(|_, entry| entry.in_use() || entry.since.elapsed() < idle);
+                self.drop_unused(idle);
             }
         }
+    }
+
+    fn drop_unused(&self, idle: Duration) {
+        self.open.borrow_mut().retain(|_, entry| {
+            if entry.in_use() {
+                entry.used = Instant::now();
+            }
+            entry.used.elapsed() < idle
+        });
     }
 
     /// Those with a turn that runs or waits.
@@ -162,12 +166,6 @@ impl Sessions {
         self.open.borrow().len()
     }
 
-    fn tick(&self) -> u64 {
-        let now = self.clock.get().saturating_add(1);
-        self.clock.set(now);
-        now
-    }
-
     fn shed(&self) {
         let mut open = self.open.borrow_mut();
         while open.len() > self.most.max(1) {
@@ -178,5 +176,60 @@ impl Sessions {
             };
             open.remove(&oldest);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::{BaselineContent, TokenIds, TurnId};
+    use crate::store::{Baseline, OpenOptions, Uring};
+
+    struct Nobody;
+
+    impl Events for Nobody {
+        fn publish(&self, _session: &SessionId, _turn: Option<TurnId>, _kind: EventKind) {}
+
+        fn approvers(&self, _session: &SessionId) -> usize {
+            0
+        }
+    }
+
+    fn baseline() -> Baseline {
+        let ids = TokenIds(vec![1]);
+        let content: BaselineContent = serde_json::from_value(serde_json::json!({
+            "format": 1, "system_prompt": "", "tools": "[]", "sampling": {}, "reasoning": {"enabled": true},
+            "framing": {
+                "tool_family": "hermes", "tools_by": "template", "tool_results_by": "template", "head": ids,
+                "user_open": ids, "user_close": ids, "tool_open": ids, "tool_between": ids, "tool_close": ids,
+                "stand_in": "", "stand_in_ids": ids, "reasoning": null
+            },
+            "model": {
+                "api": "", "url": "", "alias": "", "file": "", "size": 1, "template_digest": "0".repeat(64),
+                "n_ctx": 1, "n_vocab": 1, "build": ""
+            }
+        }))
+        .unwrap();
+        Baseline::freeze(content).unwrap()
+    }
+
+    #[test]
+    fn a_session_is_idle_from_the_end_of_its_last_use_on() {
+        const IDLE: Duration = Duration::from_millis(300);
+        let home = tempfile::tempdir().unwrap();
+        Uring::runtime().unwrap().block_on(async {
+            let catalog = Catalog::new(home.path().to_owned(), OpenOptions::default());
+            let sessions = Sessions::new(catalog, 10, Rc::new(Nobody));
+            let session = sessions.catalog().create(None, baseline(), 0, None).await.unwrap();
+            let turn = sessions.adopt(session);
+            tokio::time::sleep(IDLE).await;
+            sessions.drop_unused(IDLE);
+            drop(turn);
+            sessions.drop_unused(IDLE);
+            assert_eq!(sessions.count(), 1, "it was in use until now");
+            tokio::time::sleep(IDLE).await;
+            sessions.drop_unused(IDLE);
+            assert_eq!(sessions.count(), 0);
+        });
     }
 }
