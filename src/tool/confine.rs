@@ -94,10 +94,10 @@ impl Reach {
     }
 
     fn ruleset(&self, program: &Path, directory: &Path) -> Result<OwnedFd, ConfineError> {
-        let own = |paths: &Option<Vec<PathBuf>>| paths.clone().unwrap_or_default();
-        let (read, write) = (own(&self.read), own(&self.write));
+        let (read, write) =
+            (self.read.as_deref().unwrap_or_default(), self.write.as_deref().unwrap_or_default());
         if let Some((path, error)) =
-            read.iter().chain(&write).find_map(|path| Some((path, path.metadata().err()?)))
+            read.iter().chain(write).find_map(|path| Some((path, path.metadata().err()?)))
         {
             return Err(ConfineError::Path(path.clone(), error));
         }
@@ -117,8 +117,8 @@ impl Reach {
                 .add_rules(path_beneath_rules(PROGRAMS, look))?
                 .add_rules(path_beneath_rules([program], look))?
                 .add_rules(path_beneath_rules(DEVICES, device))?
-                .add_rules(path_beneath_rules(&read, look))?
-                .add_rules(path_beneath_rules(&write, all))?
+                .add_rules(path_beneath_rules(read, look))?
+                .add_rules(path_beneath_rules(write, all))?
                 .add_rules(path_beneath_rules([directory], all))
         };
         let created = built().map_err(|e| ConfineError::Kernel(e.to_string()))?;
