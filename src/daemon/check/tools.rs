@@ -1,21 +1,44 @@
 //! The tools: whether their programs are there, and what keeps them within their walls.
 
+use std::path::Path;
+
 use nix::unistd::{AccessFlags, access};
 
-use crate::config::{Config, McpTransport};
+use crate::config::{Config, McpTransport, Reach};
 use crate::proto::Finding;
+
+/// What loopd starts for a tool or a server of tools.
+struct Started<'a> {
+    /// `command` or `mcp`.
+    kind: &'static str,
+    name: &'a str,
+    program: &'a Path,
+    reach: &'a Reach,
+}
+
+fn started(config: &Config) -> Vec<Started<'_>> {
+    let commands = config.tools.command.iter().map(|(name, tool)| Started {
+        kind: "command",
+        name,
+        program: &tool.program,
+        reach: &tool.reach,
+    });
+    let servers = config.tools.mcp.iter().filter_map(|(name, server)| match &server.transport {
+        McpTransport::Stdio { command, reach, .. } => {
+            Some(Started { kind: "mcp", name, program: command, reach })
+        }
+        McpTransport::Http { .. } => None,
+    });
+    commands.chain(servers).collect()
+}
 
 /// What is said of the tools.
 pub(super) fn findings(config: &Config) -> Vec<Finding> {
-    let mut findings = reach(config);
-    let programs = config.tools.command.iter().map(|(name, tool)| (format!("command.{name}"), &tool.program));
-    let servers = config.tools.mcp.iter().filter_map(|(name, server)| match &server.transport {
-        McpTransport::Stdio { command, .. } => Some((format!("mcp.{name}"), command)),
-        McpTransport::Http { .. } => None,
-    });
-    for (name, program) in programs.chain(servers) {
+    let all = started(config);
+    let mut findings = reach(&all);
+    for Started { kind, name, program, .. } in all {
         if access(program, AccessFlags::X_OK).is_err() {
-            let what = format!("[tools.{name}]: {} is not there, or is no program", program.display());
+            let what = format!("[tools.{kind}.{name}]: {} is not there, or is no program", program.display());
             findings.push(Finding::bad(what, "correct the path"));
         }
     }
@@ -23,15 +46,9 @@ pub(super) fn findings(config: &Config) -> Vec<Finding> {
 }
 
 /// Whether the kernel keeps the tools within their walls, and which have none.
-fn reach(config: &Config) -> Vec<Finding> {
-    let commands = config.tools.command.iter().map(|(name, tool)| (name, &tool.reach));
-    let servers = config.tools.mcp.iter().filter_map(|(name, server)| match &server.transport {
-        McpTransport::Stdio { reach, .. } => Some((name, reach)),
-        McpTransport::Http { .. } => None,
-    });
-    let all: Vec<_> = commands.chain(servers).collect();
+fn reach(all: &[Started<'_>]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let walled = all.iter().any(|(_, reach)| reach.read.is_some() || reach.write.is_some());
+    let walled = all.iter().any(|tool| tool.reach.read.is_some() || tool.reach.write.is_some());
     match crate::tool::landlock_version() {
         0 if walled => findings.push(Finding::bad(
             "this kernel has no Landlock, so tools with `read` or `write` do not start",
@@ -42,8 +59,7 @@ fn reach(config: &Config) -> Vec<Finding> {
         ))),
         _ => {}
     }
-    let open: Vec<&str> =
-        all.iter().filter(|(_, reach)| reach.is_all()).map(|(name, _)| name.as_str()).collect();
+    let open: Vec<&str> = all.iter().filter(|tool| tool.reach.is_all()).map(|tool| tool.name).collect();
     if !open.is_empty() {
         findings.push(Finding::warn(
             format!("tools that reach all that loopd's user reaches, sessions included: {}", open.join(", ")),
