@@ -133,8 +133,9 @@ impl Connection {
         let changed = Arc::clone(&client.changed);
         let late = || format!("it did not finish its handshake within {} seconds", limit.as_secs());
         let (shaken, child) = match transport {
-            McpTransport::Stdio { .. } => {
-                let (child, pipes) = Child::start(transport).map_err(Failed::plain)?;
+            McpTransport::Stdio { program, args, directory, environment, rlimits, reach } => {
+                let start = Start { program, args, directory, environment, rlimits: *rlimits, reach };
+                let (child, pipes) = Child::start(&start).map_err(Failed::plain)?;
                 let (Some(stdout), Some(stdin)) = (pipes.stdout, pipes.stdin) else {
                     return Err(Failed::plain("it has no pipes".to_owned()));
                 };
@@ -276,11 +277,7 @@ impl Failed {
 }
 
 impl Child {
-    fn start(transport: &McpTransport) -> Result<(Self, Pipes), String> {
-        let McpTransport::Stdio { program, args, directory, environment, rlimits, reach } = transport else {
-            return Err("it is no program".to_owned());
-        };
-        let start = Start { program, args, directory, environment, rlimits: *rlimits, reach };
+    fn start(start: &Start<'_>) -> Result<(Self, Pipes), String> {
         let (process, mut pipes) = start.start()?;
         let stderr = Rc::new(RefCell::new(Capture::end(STDERR_BYTES)));
         let reading = tokio::task::spawn_local(complaints(pipes.stderr.take(), Rc::clone(&stderr)));
