@@ -5,6 +5,14 @@ use std::collections::VecDeque;
 /// How a NUL is shown: it would end the text early for programs written in C.
 const NUL_SHOWN: char = '\u{2400}';
 
+/// The first `chars` characters of a text, and a sign where more was there.
+pub fn beginning(text: &str, chars: usize) -> String {
+    match text.char_indices().nth(chars).and_then(|(at, _)| text.get(..at)) {
+        Some(start) => format!("{start}…"),
+        None => text.to_owned(),
+    }
+}
+
 /// The beginning and the end of a stream, in bounded memory.
 #[derive(Debug)]
 pub struct Capture {

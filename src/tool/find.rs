@@ -133,8 +133,13 @@ impl Index {
         let count = |n: usize| f64::from(u32::try_from(n).unwrap_or(u32::MAX));
         let with = count(self.entries.iter().filter(|e| e.words.contains_key(word)).count());
         let all = count(self.entries.len());
-        (1.0 + (all - with + 0.5) / (with + 0.5)).ln()
+        idf(with, all)
     }
+}
+
+/// BM25's weight of a word that `with` of `all` texts have: the fewer, the more it says.
+pub(super) fn idf(with: f64, all: f64) -> f64 {
+    (1.0 + (all - with + 0.5) / (with + 0.5)).ln()
 }
 
 impl Indexed {

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::find::words_of;
+use super::find::{idf, words_of};
 use super::port::{Earlier, Passage};
 use super::{CallContext, Tool, ToolDescription, ToolFuture, ToolReply};
 
@@ -143,10 +143,7 @@ impl Search {
             return whole(self.hits, self.most, self.turn);
         }
         let all = f64::from(self.passages);
-        let rare = |n: &usize| {
-            let with = self.with.get(*n).copied().map_or(0.0, f64::from);
-            (1.0 + (all - with + 0.5) / (with + 0.5)).ln()
-        };
+        let rare = |n: &usize| idf(self.with.get(*n).copied().map_or(0.0, f64::from), all);
         let score = |hit: &Hit| hit.has.iter().map(rare).sum::<f64>();
         let mut scored: Vec<(f64, Hit)> =
             std::mem::take(&mut self.hits).into_iter().map(|hit| (score(&hit), hit)).collect();

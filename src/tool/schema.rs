@@ -5,6 +5,7 @@ use jsonschema::{PatternOptions, ValidationError, Validator};
 use serde_json::{Map, Value};
 
 use super::arguments::kind;
+use super::excerpt::beginning;
 
 /// How many errors are told at once.
 const ERRORS_TOLD: usize = 4;
@@ -125,10 +126,7 @@ fn short(value: &Value) -> String {
 }
 
 fn cut(text: &str) -> String {
-    match text.char_indices().nth(VALUE_CHARS) {
-        Some((at, _)) => format!("{}…", text.get(..at).unwrap_or_default()),
-        None => text.to_owned(),
-    }
+    beginning(text, VALUE_CHARS)
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use tokio::process::ChildStderr;
 use tokio::task::JoinHandle;
 
 use super::super::confine::Reach;
-use super::super::excerpt::Capture;
+use super::super::excerpt::{Capture, beginning};
 use super::super::process::{Pipes, Process, Rlimits, Start};
 use super::super::report::failure;
 use super::http::HttpClient;
@@ -333,10 +333,7 @@ pub fn chain(error: &dyn std::error::Error) -> String {
 
 /// The beginning of words that somebody else wrote.
 pub fn short(words: &str) -> String {
-    match words.char_indices().nth(ERROR_CHARS).and_then(|(at, _)| words.get(..at)) {
-        Some(start) => format!("{start}…"),
-        None => words.to_owned(),
-    }
+    beginning(words, ERROR_CHARS)
 }
 
 impl fmt::Debug for Connection {

@@ -150,12 +150,17 @@ fn events(response: Response<Incoming>) -> Events {
     SseStream::from_bytes_stream(pieces).boxed()
 }
 
+/// The beginning of an answer, to tell of it.
+fn beginning(body: &[u8]) -> String {
+    String::from_utf8_lossy(body).chars().take(ERROR_CHARS).collect()
+}
+
 /// What an answer that is no success says.
 async fn refused<T>(response: Response<Incoming>) -> Answer<T> {
     let status = response.status();
     let body = whole(response).await.unwrap_or_default();
-    let text: String = String::from_utf8_lossy(&body).chars().take(ERROR_CHARS).collect();
-    Err(StreamableHttpError::UnexpectedServerResponse(Cow::Owned(format!("HTTP {status}: {text}"))))
+    let why = format!("HTTP {status}: {}", beginning(&body));
+    Err(StreamableHttpError::UnexpectedServerResponse(Cow::Owned(why)))
 }
 
 impl StreamableHttpClient for HttpClient {
@@ -197,7 +202,7 @@ impl StreamableHttpClient for HttpClient {
                     Ok(message) => Ok(StreamableHttpPostResponse::Json(message, session)),
                     Err(_) if !asks && status.is_success() => Ok(StreamableHttpPostResponse::Accepted),
                     Err(e) => {
-                        let text: String = String::from_utf8_lossy(&body).chars().take(ERROR_CHARS).collect();
+                        let text = beginning(&body);
                         let why = format!("HTTP {status}, and no message of the protocol ({e}): {text}");
                         Err(StreamableHttpError::UnexpectedServerResponse(Cow::Owned(why)))
                     }
