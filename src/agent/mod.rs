@@ -104,7 +104,7 @@ impl Agent {
         server: Rc<Server>,
         tools: Rc<Registry>,
         slot_files: Option<SlotFiles>,
-        (limits, settings): (Limits, Settings),
+        (limits, settings, unattended): (Limits, Settings, Unattended),
         events: Rc<dyn Events>,
     ) -> Rc<Self> {
         Rc::new(Self {
@@ -113,7 +113,7 @@ impl Agent {
             tools,
             limits: RefCell::new(Rc::new(limits)),
             settings: RefCell::new(settings),
-            unattended: Cell::new(Unattended::Wait),
+            unattended: Cell::new(unattended),
             events,
             queue: Rc::default(),
             counters: Counters::default(),
@@ -140,21 +140,18 @@ impl Agent {
         &self.counters
     }
 
-    /// The limits from the next turn on, and what new sessions and epochs are frozen with.
-    pub fn configure(&self, limits: Limits, settings: Settings) {
+    /// The limits from the next turn on, what new sessions and epochs are frozen with, and what happens to a call that
+    /// somebody must allow when nobody is there.
+    pub fn configure(&self, limits: Limits, settings: Settings, unattended: Unattended) {
         self.limits.replace(Rc::new(limits));
         self.settings.replace(settings);
+        self.unattended.set(unattended);
     }
 
     /// What new sessions and epochs are frozen with.
     #[must_use]
     pub fn settings(&self) -> Settings {
         self.settings.borrow().clone()
-    }
-
-    /// What happens to a call that somebody must allow when nobody is there.
-    pub fn set_unattended(&self, unattended: Unattended) {
-        self.unattended.set(unattended);
     }
 
     /// Takes no more turns.

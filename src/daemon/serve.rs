@@ -200,9 +200,8 @@ fn wire(config: Config, catalog: Catalog, hub: Rc<Hub>) -> Result<Daemon, Box<dy
     let most = size(config.limits.open_sessions);
     let events: Rc<dyn Events> = Rc::new(ToHub(Rc::clone(&hub)));
     let sessions = Sessions::new(catalog, most, Rc::clone(&events));
-    let frozen = (config.limits.clone(), settings(&config));
-    let agent = Agent::new(Rc::clone(&server), Rc::clone(&tools), slot_files, frozen, events);
-    agent.set_unattended(config.tools.unattended);
+    let configured = (config.limits.clone(), settings(&config), config.tools.unattended);
+    let agent = Agent::new(Rc::clone(&server), Rc::clone(&tools), slot_files, configured, events);
     Ok(Daemon {
         agent,
         tools,
@@ -288,8 +287,7 @@ fn reload(daemon: &Daemon, common: &Common) {
             let (applied, restart) = Config::reloadable_diff(&old, &new);
             let config = old.reloaded(&new);
             log::set_max_level(config.daemon.log_level.into());
-            daemon.agent.configure(config.limits.clone(), settings(&config));
-            daemon.agent.set_unattended(config.tools.unattended);
+            daemon.agent.configure(config.limits.clone(), settings(&config), config.tools.unattended);
             daemon.config.replace(config);
             let list = |keys: &[String]| if keys.is_empty() { "none".to_owned() } else { keys.join(", ") };
             let (applied, restart) = (list(&applied), list(&restart));

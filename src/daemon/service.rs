@@ -197,7 +197,8 @@ impl Daemon {
         let created = self.sessions.catalog().create(id, baseline, self.about.slot, name).await;
         let conversation = self.sessions.adopt(created.map_err(|e| of_store(&e))?);
         log::info!(SESSION:% = conversation.id(), EVENT = "session_start"; "session {} begins", conversation.id());
-        self.describe(&conversation).await
+        // it was frozen with today's configuration, so there is nothing that differs
+        self.info(conversation.id()).await
     }
 
     async fn search(&self, text: &str, session: Option<&SessionId>, most: u64) -> Result<Reply, ErrorBody> {

@@ -22,6 +22,11 @@ fn count(n: usize) -> u64 {
     u64::try_from(n).unwrap_or(u64::MAX)
 }
 
+/// The age of the oldest unfinished write or sync, in milliseconds; 0 when there is none.
+fn oldest_sync_ms() -> u64 {
+    store::oldest_sync_age().map_or(0, |age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX))
+}
+
 impl Daemon {
     pub(super) async fn status(&self) -> Status {
         let (server, server_detail) = self.server.state().await;
@@ -31,8 +36,6 @@ impl Daemon {
             _ => None,
         };
         let counters = self.agent.counters();
-        let oldest =
-            store::oldest_sync_age().map_or(0, |age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
         Status {
             daemon: DAEMON.to_owned(),
             pid: std::process::id(),
@@ -49,7 +52,7 @@ impl Daemon {
             waiting: count(self.agent.queue().waiting()),
             open_sessions: count(self.sessions.count()),
             clients: count(self.hub.clients()),
-            oldest_sync_ms: oldest,
+            oldest_sync_ms: oldest_sync_ms(),
             lost_n: counters.lost.get(),
             last_loss: counters.last_loss.borrow().clone(),
         }
@@ -105,13 +108,11 @@ impl Daemon {
         );
         add("open_sessions", "gauge", "Sessions held in memory.", &[("", count(self.sessions.count()))]);
         add("clients", "gauge", "Clients connected.", &[("", count(self.hub.clients()))]);
-        let oldest =
-            store::oldest_sync_age().map_or(0, |age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
         add(
             "oldest_sync_milliseconds",
             "gauge",
             "Age of the oldest unfinished write or sync.",
-            &[("", oldest)],
+            &[("", oldest_sync_ms())],
         );
         add(
             "uptime_seconds",

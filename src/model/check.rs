@@ -32,9 +32,9 @@ pub struct Probed {
 }
 
 impl Server {
-    /// Looks at everything that the promise needs of the server. Tells too what tiny requests have left in the
-    /// slot, where some were made: [`Server::check_restored`] goes on from there.
-    pub async fn check(&self, look: Look) -> (Vec<Finding>, Option<Probed>) {
+    /// Looks at everything that the promise needs of the server. Where it answers, gives its properties too, and what
+    /// tiny requests have left in the slot, if some were made: [`Server::check_restored`] goes on from there.
+    pub async fn check(&self, look: Look) -> (Vec<Finding>, Option<(Props, Option<Probed>)>) {
         let props = match self.props().await {
             Ok(props) => props,
             Err(e) if e.is_wait() => {
@@ -66,7 +66,7 @@ impl Server {
                 },
             });
         }
-        (findings, probed)
+        (findings, Some((props, probed)))
     }
 
     /// After the slot of a check was saved, emptied and restored: is it worth anything to the next request?

@@ -14,22 +14,36 @@ use super::flags;
 
 /// What is said of the server.
 pub(super) async fn findings(config: &Config, server: &Server, look: Look) -> Vec<Finding> {
-    let (mut findings, probed) = server.check(look).await;
-    let Ok(props) = server.props().await else { return findings };
+    let (mut findings, answered) = server.check(look).await;
+    let Some((props, probed)) = answered else { return findings };
     let slot_dir = config.model.slot_dir.as_deref();
-    match server.process().await.and_then(flags::command_line) {
-        Some(words) => findings.extend(flags::judge(&words, props.total_slots, slot_dir)),
-        None => findings.push(Finding::ok(
-            "not visible from here: --no-kv-unified --cache-ram 0 --no-context-shift --cache-reuse 0 \
-             (docs/model-server.md says why each is needed)",
-        )),
-    }
+    findings.extend(started_with(server, props.total_slots, slot_dir).await);
     if let (Some(probed), Some(folder)) = (probed, slot_dir) {
         findings.extend(restored(server, folder, &probed).await.unwrap_or_else(|e| Some(failed(&e))));
     }
     findings.push(template(config, server).await);
     findings.extend(sessions(config, server).await);
     findings
+}
+
+/// What is said of the server's command line.
+async fn started_with(server: &Server, slots: u64, slot_dir: Option<&Path>) -> Vec<Finding> {
+    let unseen = || {
+        vec![Finding::ok(
+            "not visible from here: --no-kv-unified --cache-ram 0 --no-context-shift --cache-reuse 0 \
+             (docs/model-server.md says why each is needed)",
+        )]
+    };
+    let Some(process) = server.process().await else { return unseen() };
+    let slot_dir = slot_dir.map(ToOwned::to_owned);
+    // the folders of slots are looked up, and may be on a disk that hangs
+    let judged = tokio::task::spawn_blocking(move || {
+        Some(flags::judge(&flags::command_line(process)?, slots, slot_dir.as_deref()))
+    });
+    match judged.await {
+        Ok(judged) => judged.unwrap_or_else(unseen),
+        Err(e) => vec![Finding::bad(format!("its flags cannot be looked at: {e}"), "")],
+    }
 }
 
 /// How far `loopd check` may go: a daemon that serves the home may begin a turn at any moment.
