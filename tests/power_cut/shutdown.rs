@@ -4,7 +4,7 @@
 use std::fs;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -16,19 +16,55 @@ use crate::ledger::{Told, lost, opens};
 use crate::store_support::sim::Rng;
 use crate::support::bench::Bench;
 use crate::support::mounted::Mounted;
-use crate::support::skip;
+use crate::support::{skip, skip_everywhere};
 
 /// `EXT4_IOC_SHUTDOWN`, `XFS_IOC_GOINGDOWN` and `F2FS_IOC_SHUTDOWN` are one and the same.
 const SHUTDOWN: libc::c_ulong = 0x8004_587d;
 /// Whatever is not on the disk stays away from it, the journal included.
 static NO_FLUSH: u32 = 2;
 
-/// How a file system is made; the disk's size in MB.
-const KINDS: [(&str, &[&str], u64); 3] = [
-    ("mkfs.ext4", &["-q", "-F", "-O", "has_journal,^fast_commit"], 64),
-    ("mkfs.xfs", &["-q", "-f"], 320),
-    ("mkfs.f2fs", &["-q", "-f"], 128),
-];
+/// A kind of file system: the program that makes it and its Debian package, the program's options, and the
+/// disk's size in MB.
+struct Kind {
+    program: &'static str,
+    package: &'static str,
+    options: &'static [&'static str],
+    size: u64,
+}
+
+const EXT4: Kind = Kind {
+    program: "mkfs.ext4",
+    package: "e2fsprogs",
+    options: &["-q", "-F", "-O", "has_journal,^fast_commit"],
+    size: 64,
+};
+const XFS: Kind = Kind { program: "mkfs.xfs", package: "xfsprogs", options: &["-q", "-f"], size: 320 };
+const F2FS: Kind = Kind { program: "mkfs.f2fs", package: "f2fs-tools", options: &["-q", "-f"], size: 128 };
+
+impl Kind {
+    /// Makes an empty one in a file in `dir`.
+    fn make(&self, dir: &Path) -> PathBuf {
+        let image = dir.join("image");
+        fs::File::create(&image).and_then(|file| file.set_len(self.size << 20)).unwrap();
+        let made = Command::new(self.program).args(self.options).arg(&image).output().unwrap();
+        assert!(made.status.success(), "{made:?}");
+        image
+    }
+
+    /// Why it cannot be made or mounted here, if so.
+    fn missing(&self) -> Option<String> {
+        let programs = [(self.program, self.package), ("losetup", "mount"), ("findmnt", "util-linux")];
+        crate::uml::missing_of(&programs).or_else(|| {
+            let dir = folder();
+            let mounted = Mounted::image(&self.make(dir.path()), &dir.path().join("disk"));
+            mounted.err().map(|why| format!("no disk of {} can be mounted here: {why}", self.program))
+        })
+    }
+}
+
+fn folder() -> tempfile::TempDir {
+    tempfile::Builder::new().prefix("down-").tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
 
 fn shut_down(mounted: &Path) {
     let dir = fs::File::open(mounted).unwrap();
@@ -72,36 +108,48 @@ fn round(image: &Path, at: &Path, turns: u64, rng: &mut Rng) -> (Vec<Told>, Vec<
     (console.told, wrong)
 }
 
-#[test]
-fn what_was_told_survives_a_file_system_that_is_shut_down() {
-    if let Some(reason) = crate::uml::missing() {
-        return skip(&reason);
-    }
+/// Shuts disks of this kind down again and again.
+fn what_was_told_survives(kind: &Kind) {
     let (begin, mut rng) = (Instant::now(), Rng::new(crate::seed()));
     let times = crate::number("BOXMAKER_POWER_CUTS", 2).div_ceil(5).max(2);
-    let kinds = fs::read_to_string("/proc/filesystems").unwrap();
-    for (program, options, size) in KINDS {
-        let kind = program.trim_start_matches("mkfs.");
-        let known = kinds.lines().any(|line| line.split_whitespace().last() == Some(kind));
-        if !known || Command::new(program).arg("-V").output().is_err() {
-            assert_ne!(kind, "ext4", "it is what is promised");
-            println!("{kind}: not on this machine");
-            continue;
-        }
-        let (mut told, mut wrong) = (0, Vec::new());
-        for n in 0..times {
-            let dir =
-                tempfile::Builder::new().prefix("down-").tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-            let image = dir.path().join("image");
-            fs::File::create(&image).and_then(|file| file.set_len(size << 20)).unwrap();
-            let made = Command::new(program).args(options).arg(&image).output().unwrap();
-            assert!(made.status.success(), "{made:?}");
-            let (more, what) = round(&image, &dir.path().join("disk"), 1 + rng.next() % 6, &mut rng);
-            told += more.len();
-            wrong.extend(what.into_iter().map(|what| format!("round {n}: {what}")));
-        }
-        println!("{kind}: {times} cuts, {told} things told, {} wrong", wrong.len());
-        assert!(wrong.is_empty() && told > 0, "{kind}: {wrong:#?}");
+    let (mut told, mut wrong) = (0, Vec::new());
+    for n in 0..times {
+        let dir = folder();
+        let image = kind.make(dir.path());
+        let (more, what) = round(&image, &dir.path().join("disk"), 1 + rng.next() % 6, &mut rng);
+        told += more.len();
+        wrong.extend(what.into_iter().map(|what| format!("round {n}: {what}")));
     }
-    println!("{:.1} s", begin.elapsed().as_secs_f64());
+    println!(
+        "{}: {times} cuts, {told} things told, {} wrong, {:.1} s",
+        kind.program,
+        wrong.len(),
+        begin.elapsed().as_secs_f64()
+    );
+    assert!(wrong.is_empty() && told > 0, "{}: {wrong:#?}", kind.program);
+}
+
+#[test]
+fn what_was_told_survives_an_ext4_that_is_shut_down() {
+    match EXT4.missing() {
+        Some(reason) => skip(&reason),
+        None => what_was_told_survives(&EXT4),
+    }
+}
+
+#[test]
+fn what_was_told_survives_an_xfs_that_is_shut_down() {
+    match XFS.missing() {
+        Some(reason) => skip(&reason),
+        None => what_was_told_survives(&XFS),
+    }
+}
+
+#[test]
+fn what_was_told_survives_an_f2fs_that_is_shut_down() {
+    match F2FS.missing() {
+        // no usual kernel of a continuous integration has it
+        Some(reason) => skip_everywhere(&reason),
+        None => what_was_told_survives(&F2FS),
+    }
 }

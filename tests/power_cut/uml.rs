@@ -18,14 +18,18 @@ const RECORD: u64 = 1 << 30;
 
 /// Why there is none here, if so.
 pub fn missing() -> Option<String> {
-    let programs = [
+    missing_of(&[
         ("linux.uml", "user-mode-linux"),
         ("mkfs.ext4", "e2fsprogs"),
         ("dmsetup", "dmsetup"),
         ("unshare", "util-linux"),
         ("losetup", "mount"),
         ("insmod", "kmod"),
-    ];
+    ])
+}
+
+/// Why nothing can be made and mounted with these programs, each with its Debian package, if so.
+pub fn missing_of(programs: &[(&str, &str)]) -> Option<String> {
     let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
     for (program, package) in programs {
         if !std::env::split_paths(&path).any(|dir| dir.join(program).is_file()) {

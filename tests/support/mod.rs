@@ -17,7 +17,7 @@ pub mod talk;
 use std::time::{Duration, Instant};
 
 #[allow(unused_imports, reason = "each test crate uses its own part of this")]
-pub use parts::skip;
+pub use parts::{skip, skip_everywhere};
 
 /// Waits until `what` holds, by asking again and again.
 ///
