@@ -8,83 +8,15 @@
     clippy::indexing_slicing
 )]
 
+mod tool_support;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use boxmaker::proto::ToolOutcome;
-use boxmaker::tool::{
-    CallContext, Cancel, CommandSpec, CommandTool, Installed, Policy, Prepared, Reach, Registry, Rlimits,
-    Run, SpillTarget, ToolReply,
-};
-use serde_json::json;
-
-/// A folder for one test: the tool's directory, and where output is spilled.
-struct Place {
-    dir: tempfile::TempDir,
-}
-
-impl Place {
-    fn new() -> Self {
-        Self { dir: tempfile::tempdir().unwrap() }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn sh(&self, script: &str) -> CommandSpec {
-        self.program("/bin/sh", &["-c", script])
-    }
-
-    fn python(&self, script: &str) -> CommandSpec {
-        self.program("/usr/bin/env", &["python3", "-c", script])
-    }
-
-    fn program(&self, program: &str, args: &[&str]) -> CommandSpec {
-        CommandSpec {
-            name: "tried".to_owned(),
-            program: program.into(),
-            args: args.iter().map(|arg| (*arg).to_owned()).collect(),
-            description: "A tool that is tried.".to_owned(),
-            schema: json!({"type": "object"}),
-            seconds: None,
-            output_bytes: None,
-            spill_bytes: None,
-            directory: self.path("work"),
-            // python3 may be found by its own path only
-            environment: vec!["PATH".to_owned()],
-            rlimits: Rlimits::default(),
-            reach: Reach::default(),
-        }
-    }
-
-    fn context(&self, seconds: u64) -> CallContext {
-        let spill = SpillTarget { dir: self.path("spill"), stem: "call-1".to_owned(), max_bytes: 1 << 30 };
-        CallContext { seconds, output_bytes: 4096, spill: Some(spill), cancel: Cancel::new(), earlier: None }
-    }
-}
-
-fn prepared(spec: CommandSpec, arguments: &str) -> Run {
-    let installed = Installed { tool: Rc::new(CommandTool::new(spec)), policy: Policy::Allow };
-    match Registry::new(vec![installed]).unwrap().prepare("tried", arguments) {
-        Prepared::Run(run) => run,
-        Prepared::Answer(reply) => panic!("{}", reply.content),
-    }
-}
-
-async fn call(spec: CommandSpec, context: CallContext) -> ToolReply {
-    prepared(spec, "{}").run(context).await
-}
-
-/// Whether a process whose number a tool has written into a file is still running.
-fn runs(file: &Path) -> bool {
-    let pid = fs::read_to_string(file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
-    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
-    !stat.is_empty() && !stat.contains(") Z ")
-}
+use tool_support::{Place, call, gone, memory, pid_in, prepared, runs};
 
 /// Waits until a tool has written a file.
 async fn written(file: &Path) {
@@ -266,7 +198,7 @@ fn one_that_ignores_term_and_its_children_are_killed() {
         assert_eq!(reply.outcome, ToolOutcome::TimedOut);
         let took = began.elapsed();
         assert!(took >= Duration::from_secs(3) && took < Duration::from_secs(8), "{took:?}");
-        assert!(!runs(&place.path("work/parent")) && !runs(&place.path("work/child")));
+        assert!(!runs(pid_in(&place.path("work/parent"))) && !runs(pid_in(&place.path("work/child"))));
     });
 }
 
@@ -302,7 +234,7 @@ fn what_it_leaves_running_is_killed_also_when_it_left_the_session() {
             let script = format!("{script}\nwhile [ ! -s left ]; do sleep 0.02; done; echo ok");
             let reply = call(place.sh(&script), place.context(20)).await;
             assert_eq!((reply.outcome, reply.content.as_str()), (ToolOutcome::Ok, "ok\n"), "{how}");
-            assert!(!runs(&left), "{how}");
+            assert!(!runs(pid_in(&left)), "{how}");
         }
     });
 }
@@ -316,7 +248,7 @@ fn at_the_limit_an_escaped_child_with_a_living_parent_is_killed_too() {
         spec.seconds = Some(1);
         let reply = call(spec, place.context(20)).await;
         assert_eq!(reply.outcome, ToolOutcome::TimedOut);
-        assert!(!runs(&place.path("work/left")));
+        assert!(!runs(pid_in(&place.path("work/left"))));
     });
 }
 
@@ -328,7 +260,7 @@ fn a_background_child_that_holds_the_pipe_does_not_hang_the_call() {
         let reply = call(place.sh("sleep 1000 & echo $! > left; echo done"), place.context(60)).await;
         assert_eq!((reply.outcome, reply.content.as_str()), (ToolOutcome::Ok, "done\n"));
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
-        assert!(!runs(&place.path("work/left")));
+        assert!(!runs(pid_in(&place.path("work/left"))));
         // one that floods the pipe for ever does not either
         let reply = call(place.sh("yes & echo $! > left; sleep 0.1"), place.context(60)).await;
         assert_eq!(reply.outcome, ToolOutcome::Ok);
@@ -350,9 +282,9 @@ fn fifty_megabytes_are_kept_in_a_file_and_not_in_memory() {
             ("lines", place.sh("yes 0123456 | head -c 50000000")),
             ("one line", place.sh("head -c 50000000 /dev/zero | tr '\\0' x")),
         ] {
-            let before = peak_memory();
+            let before = memory("VmHWM");
             let reply = call(spec, place.context(120)).await;
-            let grown = peak_memory() - before;
+            let grown = memory("VmHWM") - before;
             assert_eq!(reply.outcome, ToolOutcome::Ok, "{name}");
             assert!(grown < 8_000_000, "{name}: {grown} bytes");
             assert!(reply.content.len() < 4096 + 500, "{name}: {}", reply.content.len());
@@ -367,13 +299,6 @@ fn fifty_megabytes_are_kept_in_a_file_and_not_in_memory() {
             assert!(file.trim_end().ends_with(&text[text.len() - 2000..]), "{name}");
         }
     });
-}
-
-/// The most memory that this process has ever had, in bytes.
-fn peak_memory() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
 #[test]
@@ -457,7 +382,7 @@ fn cancelling_ends_it_and_says_that_the_effect_is_unknown() {
         assert_eq!(reply.outcome, ToolOutcome::Interrupted);
         assert!(reply.content.starts_with("tried was cancelled; what it did until then is unknown."));
         assert!(reply.content.ends_with("so far\n"));
-        assert!(!runs(&pid));
+        assert!(!runs(pid_in(&pid)));
         assert!(began.elapsed() < Duration::from_secs(5));
     });
 }
@@ -473,14 +398,8 @@ fn dropping_the_call_kills_all_of_it() {
             _ = call(place.sh(script), place.context(60)) => panic!("it ended"),
             () = async { written(&pid).await; written(&left).await } => {}
         }
-        // a killed process is gone when it is scheduled next
-        for _ in 0..100 {
-            if !runs(&pid) && !runs(&left) {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        panic!("something is left running");
+        gone(pid_in(&pid)).await;
+        gone(pid_in(&left)).await;
     });
 }
 
@@ -560,15 +479,9 @@ fn a_killed_daemon_takes_the_running_tool_with_it() {
             .unwrap();
         let pid = place.path("work/pid");
         written(&pid).await;
-        assert!(runs(&pid));
+        assert!(runs(pid_in(&pid)));
         host.kill().unwrap();
         host.wait().unwrap();
-        for _ in 0..100 {
-            if !runs(&pid) {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        panic!("the tool lives on without its daemon");
+        gone(pid_in(&pid)).await;
     });
 }

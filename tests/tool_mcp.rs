@@ -9,31 +9,21 @@
     clippy::indexing_slicing
 )]
 
+mod tool_support;
+
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use boxmaker::proto::ToolOutcome;
 use boxmaker::tool::{
-    CallContext, Cancel, McpPolicies, McpServer, McpSpec, McpTransport, Policy, Prepared, Reach, Registry,
-    Rlimits, SpillTarget, ToolReply,
+    CallContext, McpPolicies, McpServer, McpSpec, McpTransport, Policy, Prepared, Reach, Registry, Rlimits,
+    ToolReply,
 };
-
-struct Place {
-    dir: tempfile::TempDir,
-}
+use tool_support::{Place, gone, memory, runs};
 
 impl Place {
-    fn new() -> Self {
-        Self { dir: tempfile::tempdir().unwrap() }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
     fn spec(&self, mode: &str) -> McpSpec {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mcp_hostile.py");
         McpSpec {
@@ -56,11 +46,6 @@ impl Place {
 
     fn server(&self, mode: &str) -> Registry {
         registry(self.spec(mode))
-    }
-
-    fn context(&self, seconds: u64) -> CallContext {
-        let spill = SpillTarget { dir: self.path("spill"), stem: "call-1".to_owned(), max_bytes: 1 << 30 };
-        CallContext { seconds, output_bytes: 4096, spill: Some(spill), cancel: Cancel::new(), earlier: None }
     }
 
     fn starts(&self) -> Vec<i32> {
@@ -88,11 +73,6 @@ async fn find(registry: &Registry, query: &str) -> String {
         Prepared::Answer(reply) => reply.content,
         Prepared::Run(_) => panic!("find_tool runs nothing"),
     }
-}
-
-fn runs(pid: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    !stat.is_empty() && !stat.contains(") Z ")
 }
 
 #[test]
@@ -128,8 +108,7 @@ fn a_server_is_started_when_it_is_needed_and_its_tools_are_found_and_called() {
         assert_eq!(fs::read(place.path("spill/call-1.out")).unwrap(), vec![b'y'; 100_000]);
         assert_eq!(place.starts().len(), 1, "one process for all calls");
         registry.close().await;
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        assert!(!runs(place.starts()[0]));
+        gone(place.starts()[0]).await;
     });
 }
 
@@ -236,8 +215,7 @@ fn a_call_that_never_ends_is_given_up_and_a_server_that_hangs_is_ended() {
         assert_eq!(reply.outcome, ToolOutcome::TimedOut, "{}", reply.content);
         assert!(begin.elapsed() < Duration::from_secs(6));
         assert!(reply.content.contains("does not answer any more"), "{}", reply.content);
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        assert!(!runs(place.starts()[0]));
+        gone(place.starts()[0]).await;
         let context = place.context(60);
         let cancel = context.cancel.clone();
         tokio::task::spawn_local(async move {
@@ -280,21 +258,15 @@ fn a_line_of_30_megabytes_ends_the_server_and_is_not_held_in_memory() {
         let place = Place::new();
         let registry = place.server("good");
         find(&registry, "").await;
-        let before = rss_kb();
+        let before = memory("VmRSS");
         let reply = call(&registry, "srv/flood", "{}", place.context(30)).await;
         assert_eq!(reply.outcome, ToolOutcome::Error);
         assert!(reply.content.contains("a message of more than 8388608 bytes"), "{}", reply.content);
-        let grown = rss_kb().saturating_sub(before);
-        assert!(grown < 40_000, "{grown} kB more");
+        let grown = memory("VmRSS").saturating_sub(before);
+        assert!(grown < 40_000 * 1024, "{grown} bytes more");
         let reply = call(&registry, "srv/echo", r#"{"text": "back"}"#, place.context(10)).await;
         assert_eq!(reply.content, "back");
     });
-}
-
-fn rss_kb() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
 #[test]
@@ -349,7 +321,6 @@ fn a_server_leaves_nothing_behind_when_it_is_dropped() {
         let pid = place.starts()[0];
         assert!(runs(pid));
         drop(registry);
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        assert!(!runs(pid));
+        gone(pid).await;
     });
 }
