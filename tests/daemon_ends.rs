@@ -130,10 +130,9 @@ fn told_to_end_while_the_server_hangs_wherever_it_is_asked() {
             hang(&bench);
         } else {
             hang(&bench);
-            let asked = || bench.server.requests().iter().filter(|r| r.path == path).count();
-            let before = asked();
+            let before = bench.server.asked(path);
             talk.send(&id, "Hello");
-            wait_until(PATIENCE, "the server is asked", || asked() > before);
+            wait_until(PATIENCE, "the server is asked", || bench.server.asked(path) > before);
         }
         terminated(&mut bench, &id);
         bench.server.set(|b| b.mute = None);
@@ -238,11 +237,10 @@ fn a_message_that_is_being_counted_can_be_cancelled_and_is_not_saved() {
         let mut talk = bench.talk();
         let id = talk.create();
         bench.server.set(|b| b.mute = Some("/tokenize".to_owned()));
-        let asked = || bench.server.requests().iter().filter(|r| r.path == "/tokenize").count();
-        let before = asked();
+        let before = bench.server.asked("/tokenize");
         // it may fit, if its tokens are long
         let waiting = talk.begin(Request::Send { session: id.clone(), text: "x".repeat(8000) });
-        wait_until(PATIENCE, "the server is asked to count", || asked() > before);
+        wait_until(PATIENCE, "the server is asked to count", || bench.server.asked("/tokenize") > before);
         let begin = Instant::now();
         if shutdown {
             assert_eq!(bench.daemon.take().unwrap().terminate().code(), Some(0));

@@ -91,9 +91,11 @@ fn the_reference_server_over_http() {
     assert_eq!(results[0].0, ToolOutcome::Error, "{results:?}");
     assert!(results[0].1.contains("every"), "{results:?}");
     let _server = Http::start(&servers, port);
-    std::thread::sleep(Duration::from_secs(3));
-    let results = turn(&bench, &mut talk, &id, &[call("every/echo", r#"{"message": "back"}"#)]);
-    assert_eq!(results[0], (ToolOutcome::Ok, "Echo: back".to_owned()));
+    // a call waits for up to 3 of the seconds in which it is not tried again, and fails at once in the others
+    wait_until(Duration::from_secs(6), "the server is used again", || {
+        let results = turn(&bench, &mut talk, &id, &[call("every/echo", r#"{"message": "back"}"#)]);
+        results[0] == (ToolOutcome::Ok, "Echo: back".to_owned())
+    });
 }
 
 /// A server that listens; ended when dropped.

@@ -5,11 +5,13 @@
 mod support;
 
 use std::fs;
+use std::time::Duration;
 
 use boxmaker::proto::{Carried, CarriedEnd, EventKind, LogRecord, Reply, Request, SessionId, TurnId};
 use support::bench::{Bench, SUMMARISE, SYSTEM};
 use support::scripted_server::{Script, text_of};
 use support::talk::{Talk, told, why};
+use support::wait_until;
 
 /// Room for some messages behind the head, whose tokens are bytes here.
 const LIMITS: &str =
@@ -222,8 +224,11 @@ fn a_server_that_does_not_even_count_does_not_hold_up_a_cancel() {
     bench.server.push(Script::say(&"a".repeat(380)));
     talk.turn(&id, "I am Ada");
     bench.server.set(|b| b.mute = Some("/tokenize".to_owned()));
+    let before = bench.server.asked("/tokenize");
     assert_eq!(talk.ask(Request::Rebase { session: id.clone() }), Ok(Reply::Done {}));
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    wait_until(Duration::from_secs(10), "the server is asked to count", || {
+        bench.server.asked("/tokenize") > before
+    });
     assert_eq!(talk.ask(Request::Cancel { session: id.clone() }), Ok(Reply::Done {}));
     talk.until(&id, "its end", |kind| matches!(kind, EventKind::Rebased { .. }));
     assert_eq!(bench.epochs(&id), 1);

@@ -286,6 +286,11 @@ impl ScriptedServer {
         lock(&self.state).requests.clone()
     }
 
+    /// How many requests for this path came.
+    pub fn asked(&self, path: &str) -> usize {
+        lock(&self.state).requests.iter().filter(|request| request.path == path).count()
+    }
+
     /// The bodies of all completion requests.
     pub fn completions(&self) -> Vec<Value> {
         let requests = self.requests();
