@@ -3,23 +3,12 @@
 
 mod store_support;
 
-use std::future::Future;
 use std::path::{Path, PathBuf};
 
 use boxmaker::proto::*;
 use boxmaker::store::*;
 use store_support::sim::Sim;
 use store_support::*;
-
-fn simulated<T>(future: impl Future<Output = T>) -> T {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    tokio::task::LocalSet::new().block_on(&runtime, future)
-}
-
-fn catalog(sim: &Sim) -> Catalog<Sim> {
-    Catalog::on(sim.clone(), "/home".into(), OpenOptions::default())
-}
 
 fn file(session: &str, name: &str) -> PathBuf {
     Path::new("/home/sessions").join(session).join(name)

@@ -109,16 +109,6 @@ fn a_record_out_of_order_is_refused_before_the_write() {
     });
 }
 
-/// Polls a future once, then drops it.
-async fn begin_only(future: impl Future) {
-    let mut future = std::pin::pin!(future);
-    std::future::poll_fn(|cx| {
-        assert!(future.as_mut().poll(cx).is_pending(), "it should still be under way");
-        std::task::Poll::Ready(())
-    })
-    .await;
-}
-
 #[test]
 fn an_append_whose_caller_goes_away_is_there_before_the_next() {
     let home = home();

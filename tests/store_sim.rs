@@ -12,13 +12,6 @@ use store_support::remedies;
 use store_support::sim::{Bugs, FAULTS, Fault, Rng, Sim};
 use store_support::*;
 
-/// Runs without io_uring, on a clock that does not let anybody wait.
-fn simulated<T>(future: impl Future<Output = T>) -> T {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    tokio::task::LocalSet::new().block_on(&runtime, future)
-}
-
 /// How many seeds; more with `BOXMAKER_SEEDS`, from another one on with `BOXMAKER_FIRST_SEED`.
 fn seeds(default: u64) -> std::ops::Range<u64> {
     let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
@@ -113,38 +106,35 @@ fn a_planted_trust_in_the_page_cache_is_found() {
     is_found(Bugs { no_refresh: true, ..Bugs::default() });
 }
 
-#[test]
-fn create_append_and_open_survive_the_failure_of_any_operation() {
+/// Each operation of a piece of work fails once, in each way; it must have more than `least`.
+fn each_operation<F: Future<Output = Result<bool, String>>>(
+    seeds: std::ops::Range<u64>,
+    least: u64,
+    work: impl Fn(u64, Fault, u64) -> F,
+) {
     for fault in FAULTS {
-        for seed in 0..2 {
+        for seed in seeds.clone() {
             let mut n = 1;
             loop {
-                match simulated(nth_operation(n, fault, seed)) {
+                match simulated(work(n, fault, seed)) {
                     Ok(true) => n += 1,
                     Ok(false) => break,
                     Err(why) => panic!("operation {n}, {fault:?}, seed {seed}: {why}"),
                 }
             }
-            assert!(n > 30, "the work has {n} operations only");
+            assert!(n > least, "the work has {n} operations only");
         }
     }
 }
 
 #[test]
+fn create_append_and_open_survive_the_failure_of_any_operation() {
+    each_operation(0..2, 30, nth_operation);
+}
+
+#[test]
 fn an_epoch_begins_whole_or_not_at_all_whatever_fails() {
-    for fault in FAULTS {
-        for seed in 0..16 {
-            let mut n = 1;
-            loop {
-                match simulated(nth_of_an_epoch(n, fault, seed, Bugs::default())) {
-                    Ok(true) => n += 1,
-                    Ok(false) => break,
-                    Err(why) => panic!("operation {n}, {fault:?}, seed {seed}: {why}"),
-                }
-            }
-            assert!(n > 8, "the beginning of an epoch has {n} operations only");
-        }
-    }
+    each_operation(0..16, 8, |n, fault, seed| nth_of_an_epoch(n, fault, seed, Bugs::default()));
 }
 
 #[test]
@@ -163,36 +153,6 @@ fn bugs_planted_in_the_beginning_of_an_epoch_are_found() {
     }
 }
 
-fn home() -> std::path::PathBuf {
-    "/home".into()
-}
-
-fn catalog(sim: &Sim) -> Catalog<Sim> {
-    Catalog::on(sim.clone(), home(), OpenOptions::default())
-}
-
-fn log_of(id: &str) -> std::path::PathBuf {
-    home().join("sessions").join(id).join("0.jsonl")
-}
-
-/// Each operation of a remedy fails once, in each way; it must have more than `least`.
-fn each_operation<F: Future<Output = Result<bool, String>>>(
-    remedy: impl Fn(u64, Fault, u64) -> F,
-    least: u64,
-) {
-    for fault in FAULTS {
-        let mut n = 1;
-        loop {
-            match simulated(remedy(n, fault, n)) {
-                Ok(true) => n += 1,
-                Ok(false) => break,
-                Err(why) => panic!("operation {n}, {fault:?}: {why}"),
-            }
-        }
-        assert!(n > least, "the work has {n} operations only");
-    }
-}
-
 #[test]
 fn closing_tells_of_an_append_that_failed_after_its_caller_went_away() {
     for fault in FAULTS {
@@ -200,11 +160,7 @@ fn closing_tells_of_an_append_that_failed_after_its_caller_went_away() {
             let sim = Sim::new(7);
             let mut session = catalog(&sim).create(Some(id("a")), baseline(), 0, None).await.unwrap();
             sim.fail(1, fault);
-            {
-                let mut append = Box::pin(session.append(user(1, "perhaps")));
-                let waker = std::task::Waker::noop();
-                assert!(append.as_mut().poll(&mut std::task::Context::from_waker(waker)).is_pending());
-            }
+            begin_only(session.append(user(1, "perhaps"))).await;
             let error = session.close().await.expect_err("its append failed");
             let may_be_there = error.unknown() || sim.crashed();
             match catalog(&sim.power_cut(3)).open(&id("a")).await {
@@ -224,12 +180,12 @@ fn closing_tells_of_an_append_that_failed_after_its_caller_went_away() {
 
 #[test]
 fn a_repair_that_is_cut_off_loses_nothing() {
-    each_operation(remedies::repair, 15);
+    each_operation(0..1, 15, |n, fault, _| remedies::repair(n, fault, n));
 }
 
 #[test]
 fn a_recovery_that_is_cut_off_leaves_the_old_session_and_no_half_of_a_new_one() {
-    each_operation(remedies::recovery, 15);
+    each_operation(0..1, 15, |n, fault, _| remedies::recovery(n, fault, n));
 }
 
 #[test]
@@ -283,11 +239,7 @@ fn an_append_goes_on_when_its_caller_goes_away() {
     simulated(async {
         let sim = Sim::new(7);
         let mut session = catalog(&sim).create(Some(id("a")), baseline(), 0, None).await.unwrap();
-        {
-            let mut append = Box::pin(session.append(user(1, "still written")));
-            let waker = std::task::Waker::noop();
-            assert!(append.as_mut().poll(&mut std::task::Context::from_waker(waker)).is_pending());
-        }
+        begin_only(session.append(user(1, "still written"))).await;
         session.append_all(vec![assistant(1, "a"), usage(1, 1), turn_end(1)]).await.unwrap();
         let records = session.records().to_vec();
         assert_eq!(records.len(), 5);

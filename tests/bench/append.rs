@@ -5,13 +5,16 @@
 //! The two take turns in blocks, so that a busy disk slows both; the ratio is the median over the blocks.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::cast_precision_loss)]
 
+#[path = "../store_support/mod.rs"]
+mod store_support;
+
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use boxmaker::proto::*;
-use boxmaker::store::{Baseline, Session, Uring};
+use boxmaker::store::{Session, Uring};
+use store_support::{baseline, named};
 
 /// The goal: an append may cost this much more than the plain system calls.
 const GOAL: f64 = 1.15;
@@ -70,7 +73,7 @@ async fn compare(home: &Path, name: &str, text: usize) -> f64 {
 /// Measures with a new session and a new plain file beside its log; gives a line's length.
 async fn one_file(home: &Path, id: &str, text: usize, times: &mut Times) -> usize {
     let mut session = Session::create(home, id.parse().unwrap(), baseline(), 0).await.unwrap();
-    let record = LogRecord::Named(Named { time: Timestamp::from_millis(0), name: "x".repeat(text) });
+    let record = named(&"x".repeat(text));
     session.append(record.clone()).await.unwrap();
     let log = session.dir().join("0.jsonl");
     let before = std::fs::metadata(&log).unwrap().len();
@@ -101,40 +104,4 @@ async fn one_file(home: &Path, id: &str, text: usize, times: &mut Times) -> usiz
         times.ratios.push(took[1].as_secs_f64() / took[0].as_secs_f64());
     }
     bytes.len()
-}
-
-fn baseline() -> Baseline {
-    Baseline::freeze(BaselineContent {
-        format: BASELINE_FORMAT,
-        system_prompt: "bench".to_owned(),
-        tools: "[]".to_owned(),
-        sampling: Sampling::default(),
-        reasoning: ReasoningSettings { enabled: false },
-        framing: Framing {
-            tool_family: ToolFamily::Hermes,
-            tools_by: ToolsBy::SystemPrompt,
-            tool_results_by: ToolResultsBy::UserMessage,
-            head: TokenIds::default(),
-            user_open: TokenIds::default(),
-            user_close: TokenIds::default(),
-            tool_open: TokenIds::default(),
-            tool_between: TokenIds::default(),
-            tool_close: TokenIds::default(),
-            stand_in: String::new(),
-            stand_in_ids: TokenIds::default(),
-            reasoning: None,
-        },
-        model: ModelIdentity {
-            api: String::new(),
-            url: String::new(),
-            alias: String::new(),
-            file: String::new(),
-            size: 0,
-            template_digest: Digest::of(b""),
-            n_ctx: 0,
-            n_vocab: 0,
-            build: String::new(),
-        },
-    })
-    .unwrap()
 }

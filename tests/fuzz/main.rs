@@ -12,7 +12,7 @@ mod scripted_server;
 #[path = "../store_support/mod.rs"]
 mod store_support;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -20,10 +20,11 @@ use boxmaker::channel::ChannelLimits;
 use boxmaker::config::{Config, Overrides};
 use boxmaker::model::{CompletionRequest, ReplyParser, Server, Special};
 use boxmaker::proto::{ReasoningSettings, Sampling, ToolFamily};
-use boxmaker::store::{Access, Catalog, OpenOptions, SlotFiles, Storage, StorageFile};
+use boxmaker::store::{Access, SlotFiles, Storage, StorageFile};
 use driver::drive;
 use scripted_server::{Health, Script, ScriptedServer};
 use store_support::sim::Sim;
+use store_support::{catalog, log_of, simulated};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 fn run<F: Future>(test: F) -> F::Output {
@@ -31,21 +32,10 @@ fn run<F: Future>(test: F) -> F::Output {
     tokio::task::LocalSet::new().block_on(&runtime, test)
 }
 
-/// The same on a clock that does not let anybody wait, for what needs the simulated disk only.
-fn run_unhurried<F: Future>(test: F) -> F::Output {
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    let runtime = builder.enable_time().start_paused(true).build().unwrap();
-    tokio::task::LocalSet::new().block_on(&runtime, test)
-}
-
-fn log() -> PathBuf {
-    "/home/sessions/a/0.jsonl".into()
-}
-
 /// A disk with one session of some turns, tools among them.
 async fn a_session() -> Sim {
     let sim = Sim::new(1);
-    let catalog = Catalog::on(sim.clone(), "/home".into(), OpenOptions::default());
+    let catalog = catalog(&sim);
     let id = store_support::id("a");
     let mut session = catalog.create(Some(id), store_support::baseline(), 0, None).await.unwrap();
     for append in store_support::turn(1, "Hello").into_iter().chain([
@@ -63,25 +53,29 @@ async fn a_session() -> Sim {
 
 #[test]
 fn a_log_of_any_bytes() {
-    run_unhurried(async {
+    simulated(async {
         let sim = a_session().await;
-        let whole = sim.read(&log()).unwrap();
+        let whole = sim.read(&log_of("a")).unwrap();
         drive("log", vec![whole], async |bytes: Vec<u8>| {
             // another disk for each, since repair and recovery leave things behind
             let sim = sim.killed();
-            sim.put(&log(), bytes.clone());
-            let catalog = Catalog::on(sim.clone(), "/home".into(), OpenOptions::default());
+            sim.put(&log_of("a"), bytes.clone());
+            let catalog = catalog(&sim);
             let id = store_support::id("a");
             let listed = catalog.list().await.unwrap();
             assert_eq!(listed.len(), 1, "a damaged session is listed all the same");
             let opens = catalog.open(&id).await.is_ok();
             let _ = catalog.records(&id, 0, None, 1 << 20).await;
-            assert_eq!(sim.read(&log()).unwrap(), bytes, "an open and a list write nothing");
+            assert_eq!(sim.read(&log_of("a")).unwrap(), bytes, "an open and a list write nothing");
             if !opens {
                 let _ = catalog.recover(&id, Some(store_support::id("b"))).await;
-                assert_eq!(sim.read(&log()).unwrap(), bytes, "a recovery leaves the old session as it is");
+                assert_eq!(
+                    sim.read(&log_of("a")).unwrap(),
+                    bytes,
+                    "a recovery leaves the old session as it is"
+                );
                 if matches!(catalog.repair(&id).await, Ok(boxmaker::store::Remedy::Cut(_))) {
-                    let now = sim.read(&log()).unwrap();
+                    let now = sim.read(&log_of("a")).unwrap();
                     assert!(bytes.starts_with(&now), "a repair only cuts");
                     catalog.open(&id).await.expect("what was repaired opens");
                 }
@@ -93,14 +87,14 @@ fn a_log_of_any_bytes() {
 
 #[test]
 fn a_baseline_of_any_bytes() {
-    run_unhurried(async {
+    simulated(async {
         let sim = a_session().await;
         let path = Path::new("/home/sessions/a/0.baseline.json");
         let whole = sim.read(path).unwrap();
         drive("config", vec![whole.clone()], async |bytes: Vec<u8>| {
             let sim = sim.killed();
             sim.put(path, bytes.clone());
-            let catalog = Catalog::on(sim.clone(), "/home".into(), OpenOptions::default());
+            let catalog = catalog(&sim);
             let opens = catalog.open(&store_support::id("a")).await.is_ok();
             assert!(!opens || bytes == whole, "another baseline was taken for the session's");
             assert_eq!(catalog.list().await.unwrap().len(), 1);
@@ -111,7 +105,7 @@ fn a_baseline_of_any_bytes() {
 
 #[test]
 fn a_saved_slot_of_any_bytes() {
-    run_unhurried(async {
+    simulated(async {
         let mut words: Vec<u32> = vec![0x6767_7371, 3, 0, u32::MAX, 1, 6, 1, 2, 3, 4, 5, 6];
         let mut more = vec![bytes_of(&words)];
         words[5] = u32::MAX;

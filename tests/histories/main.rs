@@ -46,7 +46,7 @@ async fn some(end: u64) {
 }
 
 fn main() {
-    let mut numbers = std::env::args().skip(1).filter_map(|word| word.parse::<u64>().ok());
+    let mut numbers = std::env::args().skip(1).map(|word| word.parse::<u64>().expect("a number"));
     let count = numbers.next().unwrap_or(100_000);
     let first = numbers.next().unwrap_or(0);
     NEXT.store(first, Ordering::Relaxed);

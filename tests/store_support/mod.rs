@@ -6,10 +6,12 @@ pub mod remedies;
 pub mod sim;
 
 use std::future::Future;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use boxmaker::proto::*;
-use boxmaker::store::{Baseline, Uring};
+use boxmaker::store::{Baseline, Catalog, OpenOptions, Uring};
+
+use sim::Sim;
 
 /// A baseline's content, small and whole.
 pub fn content() -> BaselineContent {
@@ -153,6 +155,38 @@ pub fn failed(turn: u64) -> LogRecord {
 /// The appends of a whole turn.
 pub fn turn(turn: u64, text: &str) -> Vec<Vec<LogRecord>> {
     vec![vec![user(turn, text)], vec![assistant(turn, "Hi."), usage(turn, 7), turn_end(turn)]]
+}
+
+/// Where the home is on the simulated disk.
+pub const SIM_HOME: &str = "/home";
+
+/// The sessions on a simulated disk.
+pub fn catalog(sim: &Sim) -> Catalog<Sim> {
+    Catalog::on(sim.clone(), SIM_HOME.into(), OpenOptions::default())
+}
+
+/// The log of a session's first epoch on a simulated disk.
+pub fn log_of(session: &str) -> PathBuf {
+    Path::new(SIM_HOME).join("sessions").join(session).join("0.jsonl")
+}
+
+/// Runs without io_uring, on a clock that does not let anybody wait.
+#[cfg(test)]
+pub fn simulated<T>(future: impl Future<Output = T>) -> T {
+    // that clock is a feature of tokio which only tests have
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_time().start_paused(true).build().unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, future)
+}
+
+/// Polls a future once, then drops it.
+pub async fn begin_only(future: impl Future) {
+    let mut future = std::pin::pin!(future);
+    std::future::poll_fn(|cx| {
+        assert!(future.as_mut().poll(cx).is_pending(), "it should still be under way");
+        std::task::Poll::Ready(())
+    })
+    .await;
 }
 
 /// Runs on the real runtime.

@@ -1,14 +1,13 @@
 //! Random histories on the simulated disk, and what must be true after each.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use boxmaker::proto::*;
 use boxmaker::store::*;
 
 use super::sim::{Fault, Rng, Sim};
 use super::{
-    assistant, baseline, calling, carried, id, named, tool_result, tool_start, turn_end, usage, user,
+    assistant, baseline, calling, carried, catalog, id, named, tool_result, tool_start, turn_end, usage, user,
 };
 
 /// What is known of a session from what its callers were told.
@@ -35,14 +34,6 @@ pub struct Model {
 
 /// A broken promise.
 pub type Verdict = Result<(), String>;
-
-fn home() -> PathBuf {
-    PathBuf::from("/home")
-}
-
-fn catalog(sim: &Sim) -> Catalog<Sim> {
-    Catalog::on(sim.clone(), home(), OpenOptions::default())
-}
 
 /// A history: rounds of work on a disk that fails, each ended by a kill or a power cut.
 pub async fn history(seed: u64, bugs: super::sim::Bugs, rounds: u32) -> Verdict {

@@ -1,24 +1,12 @@
 //! A repair and a recovery on the simulated disk, of which the n-th operation fails before the power goes.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use boxmaker::proto::*;
 use boxmaker::store::*;
 
 use super::sim::{Fault, Rng, Sim};
-use super::{baseline, id, turn};
-
-fn home() -> PathBuf {
-    "/home".into()
-}
-
-fn catalog(sim: &Sim) -> Catalog<Sim> {
-    Catalog::on(sim.clone(), home(), OpenOptions::default())
-}
-
-fn log_of(id: &str) -> PathBuf {
-    home().join("sessions").join(id).join("0.jsonl")
-}
+use super::{SIM_HOME, baseline, catalog, id, log_of, turn};
 
 fn bytes(sim: &Sim, path: &Path) -> Result<Vec<u8>, String> {
     sim.read(path).ok_or_else(|| format!("{} is gone", path.display()))
@@ -103,7 +91,9 @@ pub async fn recovery(n: u64, fault: Fault, seed: u64) -> Result<bool, String> {
         Err(SessionError::NotFound(_)) if done.is_err() => {}
         Err(e) => return Err(format!("the new session, told as {:?}: {e}", done.is_ok())),
     }
-    let entries = Storage::list(&after, &home().join("sessions")).await.map_err(|e| format!("list: {e}"))?;
+    let entries = Storage::list(&after, &Path::new(SIM_HOME).join("sessions"))
+        .await
+        .map_err(|e| format!("list: {e}"))?;
     match entries.iter().find(|entry| entry.name.starts_with('.')) {
         Some(left) => Err(format!("{left:?} is left over")),
         None => Ok(reached),
