@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use boxmaker::proto::{Certainty, EventKind, SessionId, SessionState, TurnId};
+use boxmaker::proto::{Certainty, EventKind, Reply, Request, SessionId, SessionState, TurnId, TurnOutcome};
 use boxmaker::store::{Session, StoreLimits};
 
 use crate::early::Early;
@@ -15,6 +15,8 @@ use crate::support::bench::Bench;
 use crate::support::scripted_server::Script;
 
 const DISK: &str = "/mnt/disk";
+/// So little that each new epoch has something to summarise.
+pub const KEPT: &str = "kept_tokens = 256";
 
 fn setting(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
@@ -81,7 +83,7 @@ pub fn note(disk: &Path) -> String {
 /// Turns without end, or as many as `BX_TURNS` says.
 pub fn daemon() {
     let mut console = Console::begin();
-    let mut bench = Bench::prepare("", |_| note(Path::new(DISK)));
+    let mut bench = Bench::prepare(KEPT, |_| note(Path::new(DISK)));
     // its home is gone before it goes, and earlier boots' prompts are not known to its server
     bench.gone = true;
     // the sessions grow from boot to boot
@@ -119,6 +121,9 @@ pub fn daemon() {
         }
         let id = sessions[usize::try_from(n).expect("small") % sessions.len()].clone();
         one_turn(&bench, &mut talk, &mut console, &id, n);
+        if n % 5 == 3 {
+            rebase(&mut talk, &mut console, &id);
+        }
     }
     bench.kill_daemon();
     let unbound = Command::new("umount").arg("-l").arg(bench.home()).status();
@@ -160,6 +165,19 @@ pub fn one_turn(
             if *certainty == Certainty::Durable {
                 console.tell(id, "turn_end", turn.0, 1);
             }
+            true
+        }
+        _ => false,
+    });
+}
+
+/// A new epoch, and what is told of it.
+pub fn rebase(talk: &mut crate::support::talk::Talk, console: &mut Console, id: &SessionId) {
+    assert_eq!(talk.ask(Request::Rebase { session: id.clone() }), Ok(Reply::Done {}));
+    talk.until(id, "a new epoch", |event| match event {
+        EventKind::Rebased { outcome, detail, .. } => {
+            assert_eq!(*outcome, TurnOutcome::Done, "{detail}");
+            console.tell(id, "session_start", 0, 1);
             true
         }
         _ => false,

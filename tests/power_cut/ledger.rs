@@ -5,23 +5,24 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 
-use boxmaker::proto::{Digest, SessionId};
+use boxmaker::proto::{Digest, Epoch, SessionId};
 use boxmaker::store::{Catalog, OpenOptions, SessionError, Uring};
 use serde_json::Value;
 
-/// A client was told that the log of `session` holds these bytes: `len` of them, with this digest.
+/// A client was told that the log of this epoch of `session` holds these bytes: `len` of them, with this digest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Told {
     /// The how many-th, over all of a run.
     pub number: u64,
     pub session: SessionId,
+    pub epoch: u32,
     pub len: usize,
     pub digest: String,
 }
 
 impl fmt::Display for Told {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "TOLD {} {} {} {} .", self.number, self.session, self.len, self.digest)
+        write!(f, "TOLD {} {} {} {} {} .", self.number, self.session, self.epoch, self.len, self.digest)
     }
 }
 
@@ -29,18 +30,20 @@ impl Told {
     /// From a whole line; a line that the cut tore has no full stop.
     pub fn parse(line: &str) -> Option<Self> {
         let words: Vec<&str> = line.trim().split(' ').collect();
-        let ["TOLD", number, session, len, digest, "."] = words[..] else { return None };
+        let ["TOLD", number, session, epoch, len, digest, "."] = words[..] else { return None };
         Some(Self {
             number: number.parse().ok()?,
             session: session.parse().ok()?,
+            epoch: epoch.parse().ok()?,
             len: len.parse().ok()?,
             digest: digest.to_owned(),
         })
     }
 
-    /// What is told by the log up to and with its `nth` line (from 1) of this kind and turn.
+    /// What is told by the newest log up to and with its `nth` line (from 1) of this kind and turn.
     pub fn of(number: u64, home: &Path, session: &SessionId, kind: &str, turn: u64, nth: usize) -> Self {
-        let path = log_of(home, session);
+        let epoch = (0..).take_while(|epoch| log_of(home, session, *epoch).exists()).last().unwrap_or(0);
+        let path = log_of(home, session, epoch);
         let bytes = fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         let (mut len, mut found) = (0, 0);
         for line in bytes.split_inclusive(|b| *b == b'\n') {
@@ -51,20 +54,25 @@ impl Told {
             }
             if found == nth {
                 let digest = Digest::of(&bytes[..len]).to_string();
-                return Self { number, session: session.clone(), len, digest };
+                return Self { number, session: session.clone(), epoch, len, digest };
             }
         }
         panic!("told of {kind} {nth} of turn {turn}, and {} has it not", path.display());
     }
 }
 
-fn log_of(home: &Path, session: &SessionId) -> std::path::PathBuf {
-    home.join("sessions").join(session.as_str()).join("0.jsonl")
+fn log_of(home: &Path, session: &SessionId, epoch: u32) -> std::path::PathBuf {
+    home.join("sessions").join(session.as_str()).join(format!("{epoch}.jsonl"))
 }
 
-/// The newest of each session; its bytes hold those of all before it.
-fn newest(told: &[Told]) -> BTreeMap<&SessionId, &Told> {
-    told.iter().map(|told| (&told.session, told)).collect()
+/// The newest of each log; its bytes hold those of all before it.
+fn newest(told: &[Told]) -> BTreeMap<(&SessionId, u32), &Told> {
+    told.iter().map(|told| ((&told.session, told.epoch), told)).collect()
+}
+
+/// The newest epoch of each session that anybody was told of.
+fn epochs(told: &[Told]) -> BTreeMap<&SessionId, u32> {
+    newest(told).into_keys().collect()
 }
 
 /// What of it the disk lost.
@@ -72,7 +80,7 @@ pub fn lost(disk: &Path, told: &[Told]) -> Vec<String> {
     let home = disk.join("home");
     let mut lost = Vec::new();
     for told in newest(told).values() {
-        match fs::read(log_of(&home, &told.session)) {
+        match fs::read(log_of(&home, &told.session, told.epoch)) {
             Ok(bytes) if bytes.get(..told.len).is_some_and(|b| Digest::of(b).to_string() == told.digest) => {}
             Ok(bytes) => lost.push(format!("{told}: the log has {} bytes, or others", bytes.len())),
             Err(e) => lost.push(format!("{told}: {e}")),
@@ -89,7 +97,9 @@ fn tools(disk: &Path) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut logs = String::new();
     for entry in fs::read_dir(disk.join("home/sessions")).into_iter().flatten().flatten() {
-        logs += &String::from_utf8_lossy(&fs::read(entry.path().join("0.jsonl")).unwrap_or_default());
+        for log in fs::read_dir(entry.path()).into_iter().flatten().flatten() {
+            logs += &String::from_utf8_lossy(&fs::read(log.path()).unwrap_or_default());
+        }
     }
     let mut seen = BTreeSet::new();
     // a line that the cut tore does not parse
@@ -108,7 +118,7 @@ fn tools(disk: &Path) -> Vec<String> {
 /// Opens each session of a home; one that is refused for its torn end is repaired first. Gives what went
 /// wrong, and how many were repaired.
 pub async fn opens(home: &Path, told: &[Told]) -> (Vec<String>, usize) {
-    let newest = newest(told);
+    let epochs = epochs(told);
     let catalog = Catalog::<Uring>::new(home.to_owned(), OpenOptions::default());
     let (mut wrong, mut repaired) = (Vec::new(), 0);
     if let Err(e) = catalog.sweep().await {
@@ -121,17 +131,22 @@ pub async fn opens(home: &Path, told: &[Told]) -> (Vec<String>, usize) {
             Vec::new()
         }
     };
-    for told in newest.keys().filter(|id| !ids.contains(id)) {
+    for told in epochs.keys().filter(|id| !ids.contains(id)) {
         wrong.push(format!("{told} is not listed"));
     }
     for id in ids {
         let error = match catalog.open(&id).await {
-            Ok(_) => continue,
+            Ok((session, _)) => {
+                if epochs.get(&id).is_some_and(|epoch| session.epoch() < Epoch(*epoch)) {
+                    wrong.push(format!("{id} opens in epoch {}", session.epoch()));
+                }
+                continue;
+            }
             Err(e) => e,
         };
         let excused = match &error {
             SessionError::Torn { .. } => true,
-            SessionError::HalfCreated { .. } | SessionError::NotFound(_) => !newest.contains_key(&id),
+            SessionError::HalfCreated { .. } | SessionError::NotFound(_) => !epochs.contains_key(&id),
             _ => false,
         };
         if !excused {
@@ -140,12 +155,12 @@ pub async fn opens(home: &Path, told: &[Told]) -> (Vec<String>, usize) {
         }
         repaired += 1;
         match catalog.repair(&id).await {
-            Ok(_) if newest.contains_key(&id) => {
+            Ok(_) if epochs.contains_key(&id) => {
                 if let Err(e) = catalog.open(&id).await {
                     wrong.push(format!("{id} does not open after its repair: {e}"));
                 }
             }
-            Err(e) if newest.contains_key(&id) => wrong.push(format!("{id} cannot be repaired: {e}")),
+            Err(e) if epochs.contains_key(&id) => wrong.push(format!("{id} cannot be repaired: {e}")),
             _ => {}
         }
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use boxmaker::proto::Request;
 use nix::libc;
 
-use crate::guest::{Console, note, one_turn};
+use crate::guest::{Console, KEPT, note, one_turn, rebase};
 use crate::ledger::{Told, lost, opens};
 use crate::store_support::sim::Rng;
 use crate::support::bench::Bench;
@@ -78,8 +78,10 @@ fn round(image: &Path, at: &Path, turns: u64, rng: &mut Rng) -> (Vec<Told>, Vec<
     let mut console = Console::here(at);
     let disk = Mounted::image(image, at).unwrap();
     fs::create_dir(at.join("home")).unwrap();
-    let mut bench = Bench::prepare("", |_| note(at));
+    let mut bench = Bench::prepare(KEPT, |_| note(at));
     bench.gone = true;
+    // room for summaries
+    bench.server.set(|behaviour| behaviour.n_ctx = 1 << 24);
     fs::create_dir(bench.home()).unwrap();
     for dir in [&at.join("home"), bench.home()] {
         fs::set_permissions(dir, fs::Permissions::from_mode(0o700)).unwrap();
@@ -91,6 +93,9 @@ fn round(image: &Path, at: &Path, turns: u64, rng: &mut Rng) -> (Vec<Told>, Vec<
     console.tell(&id, "session_start", 0, 1);
     for n in 0..turns {
         one_turn(&bench, &mut talk, &mut console, &id, n);
+        if n % 2 == 1 {
+            rebase(&mut talk, &mut console, &id);
+        }
     }
     talk.begin(Request::Send { session: id.clone(), text: "In the middle of this".to_owned() });
     std::thread::sleep(Duration::from_micros(rng.next() % 30_000));
