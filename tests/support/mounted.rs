@@ -40,6 +40,12 @@ impl Mounted {
         Ok(Self { at: at.to_owned(), image: None })
     }
 
+    /// An overlay of folders, with these options.
+    pub fn overlay(options: &str, at: &Path) -> Result<Self, String> {
+        run(Command::new("mount").args(["-t", "overlay", "-o", options, "none"]).arg(at))?;
+        Ok(Self { at: at.to_owned(), image: None })
+    }
+
     /// Mounts it anew with these options, in the same place.
     pub fn remount(&self, options: &str) -> Result<(), String> {
         run(Command::new("mount").args(["-o", &format!("remount,{options}")]).arg(&self.at)).map(|_| ())
