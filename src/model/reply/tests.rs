@@ -365,4 +365,33 @@ proptest! {
             prop_assert_eq!(whole(family, &text).calls, vec![call("t", &arguments)]);
         }
     }
+
+    #[test]
+    fn arguments_survive_every_tag_family(
+        keys in prop::collection::btree_set("[a-z_]{1,8}", 2),
+        text in any::<String>(),
+        list in prop::collection::vec(any::<String>(), 0..3),
+    ) {
+        let keys: Vec<String> = keys.into_iter().collect();
+        let list = serde_json::json!(list).to_string();
+        // the formats have no quoting: a value cannot hold their own tags, and one that is JSON is taken for it
+        let bare = |value: &str| !["<parameter=", "</parameter>", "</function>", "<function=", "</tool_call>", "</arg_value>"]
+            .iter()
+            .any(|tag| value.contains(tag));
+        prop_assume!(bare(&text) && bare(&list) && !text.trim_start().starts_with(['{', '[']));
+        let json = format!("{{{}: {}, {}: {list}}}", serde_json::json!(keys[0]), serde_json::json!(text), serde_json::json!(keys[1]));
+        let [first, second] = [(&keys[0], &text), (&keys[1], &list)];
+        let parameter = |(key, value): (&String, &String)| format!("<parameter={key}>\n{value}\n</parameter>\n");
+        let pair = |(key, value): (&String, &String)| format!("<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n");
+        let cases = [
+            (
+                ToolFamily::QwenCoder,
+                format!("<tool_call>\n<function=t>\n{}{}</function>\n</tool_call>", parameter(first), parameter(second)),
+            ),
+            (ToolFamily::Glm, format!("<tool_call>t\n{}{}</tool_call>", pair(first), pair(second))),
+        ];
+        for (family, text) in cases {
+            prop_assert_eq!(whole(family, &text).calls, vec![call("t", &json)]);
+        }
+    }
 }
