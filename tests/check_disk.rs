@@ -66,7 +66,7 @@ fn said_of(what: &Path, home: &Path, slot_dir: Option<&Path>) -> Vec<String> {
     assert_eq!(output.status.code(), Some(1), "the server is not there: {output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
     let of_it = |line: &&str| line.starts_with("# ") && line.contains(&*what.to_string_lossy());
-    text.lines().filter(of_it).map(|line| line[2..].to_owned()).collect()
+    text.lines().filter(of_it).filter_map(|line| line.strip_prefix("# ").map(str::to_owned)).collect()
 }
 
 /// Changes the names and contents of files, durably: only then ext4 tells that it uses fast commits.

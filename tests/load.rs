@@ -17,12 +17,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::bench::Bench;
 use support::daemon::{bxctl, socket_in};
+use support::random::number;
 use support::talk::{Talk, told};
 use support::wait_until;
-
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
-}
 
 /// Clients that send, of the 64.
 const SENDERS: usize = 40;

@@ -8,39 +8,12 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde_json::Value;
-
 use support::rig::Rig;
 use support::wait_until;
 
 const QUIET: &str = "completion_tokens = 32\nslot_quiet_seconds = 1";
 /// Saved only at a switch of sessions and at the end.
 const LATE: &str = "completion_tokens = 32\nslot_quiet_seconds = 0";
-
-/// The kept slots of a session: the server's files that have a manifest.
-fn kept(rig: &Rig, session: &str) -> Vec<PathBuf> {
-    let names = fs::read_dir(rig.server.slots()).unwrap().map(|entry| entry.unwrap().path());
-    let mut kept: Vec<_> = names
-        .filter(|path| path.extension().is_some_and(|e| e == "kv") && path.with_extension("json").exists())
-        .filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with(&format!("{session}.")))
-        .collect();
-    kept.sort();
-    kept
-}
-
-/// How many tokens the session's kept slot holds.
-fn saved_tokens(rig: &Rig, session: &str) -> u64 {
-    let tokens = |path: &PathBuf| {
-        let json = fs::read_to_string(path.with_extension("json")).unwrap_or_default();
-        serde_json::from_str::<Value>(&json).ok().and_then(|m| m["tokens"].as_u64())
-    };
-    kept(rig, session).iter().filter_map(tokens).max().unwrap_or(0)
-}
-
-fn wait_until_saved(rig: &Rig, session: &str) {
-    let context = rig.session(session)["context_n"].as_u64().unwrap();
-    wait_until(Duration::from_secs(20), "the slot is saved", || saved_tokens(rig, session) + 1 >= context);
-}
 
 fn lost(rig: &Rig, session: &str) -> Vec<u64> {
     rig.usage(session).iter().map(|row| row["lost_n"].as_u64().unwrap()).collect()
@@ -56,15 +29,15 @@ fn a_server_that_is_started_again_gets_its_cache_back() {
     let Some(mut rig) = Rig::start(QUIET) else { return };
     let (id, _) = rig.first_turn("Hello! Who are you?");
     rig.turn(&id, "What is the capital of France?");
-    wait_until_saved(&rig, &id);
+    rig.wait_until_saved(&id);
     rig.replace_server();
     rig.turn(&id, "And of Spain?");
     rig.turn(&id, "Thank you.");
     rig.assert_nothing_evaluated_twice(&id, 4);
     assert!(journal(&rig).contains("EVENT=slot_restored"));
     // one kept slot a session is enough
-    wait_until_saved(&rig, &id);
-    wait_until(Duration::from_secs(5), "the older one is removed", || kept(&rig, &id).len() == 1);
+    rig.wait_until_saved(&id);
+    wait_until(Duration::from_secs(5), "the older one is removed", || rig.kept_slots(&id).len() == 1);
 }
 
 #[test]
@@ -92,17 +65,17 @@ fn two_sessions_share_the_slot_and_neither_pays() {
     rig.assert_nothing_evaluated_twice(&a, 3);
     rig.assert_nothing_evaluated_twice(&b, 3);
     // a deleted session leaves nothing behind
-    assert!(!kept(&rig, &a).is_empty());
+    assert!(!rig.kept_slots(&a).is_empty());
     assert_eq!(rig.ctl(&["delete", "--yes", &a]).code, 0);
-    assert_eq!(kept(&rig, &a), Vec::<PathBuf>::new());
-    assert!(!kept(&rig, &b).is_empty(), "the other session's stays");
+    assert_eq!(rig.kept_slots(&a), Vec::<PathBuf>::new());
+    assert!(!rig.kept_slots(&b).is_empty(), "the other session's stays");
 }
 
 #[test]
 fn another_client_on_the_slot_is_seen_before_its_damage_is_paid() {
     let Some(rig) = Rig::start(QUIET) else { return };
     let (id, _) = rig.first_turn("Hello! Who are you?");
-    wait_until_saved(&rig, &id);
+    rig.wait_until_saved(&id);
     let context = rig.session(&id)["context_n"].as_u64().unwrap();
     // as many tokens as the conversation has, so that the slot looks as before
     let foreign = vec![500; usize::try_from(context).unwrap()];
@@ -123,7 +96,7 @@ fn another_client_on_the_slot_is_seen_before_its_damage_is_paid() {
 fn a_slot_that_was_emptied_is_restored_before_anything_is_paid() {
     let Some(rig) = Rig::start(QUIET) else { return };
     let (id, _) = rig.first_turn("Hello! Who are you?");
-    wait_until_saved(&rig, &id);
+    rig.wait_until_saved(&id);
     rig.server.erase_slot();
     rig.turn(&id, "What is the capital of France?");
     rig.assert_nothing_evaluated_twice(&id, 2);
@@ -135,7 +108,7 @@ fn a_slot_that_was_emptied_is_restored_before_anything_is_paid() {
 fn a_server_whose_flags_no_longer_fit_what_was_saved_is_told() {
     let Some(mut rig) = Rig::start(QUIET) else { return };
     let (id, _) = rig.first_turn("Hello! Who are you?");
-    wait_until_saved(&rig, &id);
+    rig.wait_until_saved(&id);
     // a cache of another type takes no file of this one
     rig.server.add_flags(&["-ctk", "q8_0"]);
     rig.replace_server();
@@ -154,8 +127,8 @@ fn a_server_whose_flags_no_longer_fit_what_was_saved_is_told() {
 fn a_damaged_file_is_never_given_to_the_server() {
     let Some(mut rig) = Rig::start(QUIET) else { return };
     let (id, _) = rig.first_turn("Hello! Who are you?");
-    wait_until_saved(&rig, &id);
-    let file = kept(&rig, &id).remove(0);
+    rig.wait_until_saved(&id);
+    let file = rig.kept_slots(&id).remove(0);
     let bytes = fs::read(&file).unwrap();
     fs::write(&file, &bytes[..bytes.len() / 2]).unwrap();
     rig.replace_server();
@@ -176,11 +149,11 @@ fn the_budget_for_saved_caches_is_kept() {
     let limits = "completion_tokens = 16\nslot_quiet_seconds = 1\nslot_files_bytes = 8000000";
     let Some(rig) = Rig::start(limits) else { return };
     let (a, _) = rig.first_turn("My name is Ada. Say hello.");
-    wait_until_saved(&rig, &a);
+    rig.wait_until_saved(&a);
     let (b, _) = rig.first_turn("My name is Bob. Say hello.");
-    wait_until_saved(&rig, &b);
-    wait_until(Duration::from_secs(20), "the older one is removed", || kept(&rig, &a).is_empty());
-    assert_eq!(kept(&rig, &b).len(), 1);
+    rig.wait_until_saved(&b);
+    wait_until(Duration::from_secs(20), "the older one is removed", || rig.kept_slots(&a).is_empty());
+    assert_eq!(rig.kept_slots(&b).len(), 1);
     wait_until(Duration::from_secs(5), "that is told", || journal(&rig).contains("EVENT=slot_evicted"));
     // what was evicted is evaluated again, and told
     rig.turn(&a, "What is my name?");

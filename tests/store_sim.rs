@@ -9,14 +9,13 @@ use std::future::Future;
 use boxmaker::store::*;
 use store_support::model::{history, nth_of_an_epoch, nth_operation};
 use store_support::remedies;
-use store_support::sim::{Bugs, FAULTS, Fault, Rng, Sim};
+use store_support::sim::{Bugs, FAULTS, Fault, Rng, Sim, number};
 use store_support::*;
 
 /// How many seeds; more with `BOXMAKER_SEEDS`, from another one on with `BOXMAKER_FIRST_SEED`.
 fn seeds(default: u64) -> std::ops::Range<u64> {
-    let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
-    let first = number("BOXMAKER_FIRST_SEED").unwrap_or(0);
-    first..first + number("BOXMAKER_SEEDS").unwrap_or(default)
+    let first = number("BOXMAKER_FIRST_SEED", 0);
+    first..first + number("BOXMAKER_SEEDS", default)
 }
 
 /// Histories of one quarter of the seeds, so that they run beside each other.

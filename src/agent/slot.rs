@@ -10,8 +10,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use crate::model::Server;
-use crate::proto::{Epoch, ModelIdentity, SessionId, TokenId};
-use crate::store::{Kept, SlotFiles, new_name};
+use crate::proto::{Epoch, ModelIdentity, SessionId, TokenId, count};
+use crate::store::{Kept, SlotFiles, common, new_name};
 
 /// The pinned slot.
 pub struct Slot {
@@ -151,23 +151,27 @@ impl Slot {
         (expected, found): (u64, Option<u64>),
         model: &ModelIdentity,
     ) -> Claim {
-        let kept = self.find(session, epoch).await;
-        let mut claim = Claim { kept, found, ..Claim::default() };
+        let mut claim = Claim { found, ..Claim::default() };
         if let Some(found) = found {
+            claim.kept = self.find((session, epoch), (list, expected)).await;
             claim.why = Some(why_lacking(found).to_owned());
             self.give_back(&mut claim, list, found, model).await;
             return claim;
         }
         self.recall(session, model).await;
         let holder = self.holder();
+        let mut shared = false;
         if let Some(other) = holder.as_ref().filter(|holder| *holder != session) {
             claim.why = Some(format!("session {other} used the slot in between"));
             self.save().await;
-            self.held.replace(None);
+            // one that this was forked from, or that was forked from this
+            let theirs = self.held.replace(None).and_then(|held| held.list).unwrap_or_default();
+            shared = count(common(&theirs, list)) >= expected;
         }
         if expected == 0 {
             return claim;
         }
+        claim.kept = self.find((session, epoch), (list, expected)).await;
         let told = self.server.slot_tokens().await.ok().flatten();
         let own = holder.as_ref().is_none_or(|holder| holder == session);
         if told.is_none() && holder.as_ref() == Some(session) {
@@ -175,7 +179,7 @@ impl Slot {
             // says that it is gone.
             return claim;
         }
-        if own && told.unwrap_or(0) >= expected {
+        if (own || shared) && told.unwrap_or(0) >= expected {
             return claim;
         }
         if own {
@@ -237,16 +241,29 @@ impl Slot {
             return Err(format!("what was saved of it holds {useful} tokens, no more than is there"));
         }
         let restored = self.server.restore_slot(&kept.file()).await.map_err(|e| e.to_string())?;
-        let (session, tokens) = (&kept.manifest.session, kept.manifest.tokens);
+        let (saved_of, tokens) = (&kept.manifest.session, kept.manifest.tokens);
         if restored != tokens {
             return Err(format!("the server restored {restored} tokens of {tokens}"));
         }
-        log::info!(SESSION:% = session, EVENT = "slot_restored", TOKENS = tokens; "the cache of {session} was restored: {tokens} tokens");
+        log::info!(SESSION:% = saved_of, EVENT = "slot_restored", TOKENS = tokens; "the cache of {saved_of} was restored: {tokens} tokens");
         Ok(())
     }
 
-    async fn find(&self, session: &SessionId, epoch: Epoch) -> Option<Kept> {
-        match self.files.as_ref()?.find(session, epoch).await {
+    /// The session's kept slot; or another's that holds all that this one should have in the cache, as that of the
+    /// session from which it was forked does.
+    async fn find(
+        &self,
+        (session, epoch): (&SessionId, Epoch),
+        (list, expected): (&[TokenId], u64),
+    ) -> Option<Kept> {
+        let files = self.files.as_ref()?;
+        let found = async {
+            match files.find(session, epoch).await? {
+                Some(own) => Ok(Some(own)),
+                None => files.find_holding(list, expected).await,
+            }
+        };
+        match found.await {
             Ok(kept) => kept,
             Err(e) => {
                 log::warn!(SESSION:% = session, EVENT = "slot_unreadable"; "saved slots cannot be looked at: {e}");

@@ -266,10 +266,17 @@ impl Turn {
             return Ok(None);
         };
         self.served = known;
-        match self.ask(cancel).await {
-            Ok(Room::Asked(asked)) => {
+        // asked beside the counting of what is new, it takes no time; an answer that is wrong is seen by the first
+        // event, but then a batch has been evaluated
+        let (asked, there) = tokio::join!(self.ask(cancel), self.agent.server.slot_tokens());
+        match asked {
+            Ok(Room::Asked(asked)) if there.is_ok_and(|there| there.is_none_or(|n| n >= asked.expected)) => {
                 self.trusting = true;
                 Ok(Some(asked))
+            }
+            Ok(Room::Asked(_)) => {
+                self.agent.slot.doubt();
+                Ok(None)
             }
             // it went away since; and a context that is full may have been given more room
             Err(AgentError::Model(_)) | Ok(_) => Ok(None),

@@ -301,13 +301,13 @@ impl Server {
         Ok(())
     }
 
-    /// How many tokens our slot's cache holds; `None` when the server does not tell, as right after it
-    /// started.
+    /// How many tokens our slot's cache holds, as the server counts: none before it was first used. `None` when the
+    /// server hides its slots.
     ///
     /// # Errors
     /// The server cannot be asked, or answers nonsense.
     pub async fn slot_tokens(&self) -> Result<Option<u64>, ModelError> {
-        Ok(self.slot_state().await?.and_then(|slot| slot.n_prompt_tokens))
+        Ok(self.slot_state().await?.map(|slot| slot.n_prompt_tokens.unwrap_or(0)))
     }
 
     pub(super) async fn slot_state(&self) -> Result<Option<SlotState>, ModelError> {

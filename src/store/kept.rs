@@ -152,6 +152,26 @@ impl<S: Storage> SlotFiles<S> {
         Ok(kept.max_by_key(|kept| kept.manifest.tokens))
     }
 
+    /// Any session's kept slot that begins with so many tokens of `list`, the shortest of them; none when there is
+    /// none that can be read.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub async fn find_holding(&self, list: &[TokenId], tokens: u64) -> Result<Option<Kept>> {
+        let mut found: Option<Kept> = None;
+        for kept in self.all().await? {
+            let shorter = found.as_ref().is_none_or(|found| kept.manifest.tokens < found.manifest.tokens);
+            if kept.manifest.tokens >= tokens
+                && shorter
+                && let Ok(ids) = self.read_ids(&kept.file()).await
+                && count(common(&ids, list)) >= tokens
+            {
+                found = Some(kept);
+            }
+        }
+        Ok(found)
+    }
+
     /// Reads a kept slot from its first byte to its last. Gives how many tokens of `list` it holds, when it is
     /// whole; or says why not, and then it must not be given to the server.
     ///
@@ -254,7 +274,8 @@ impl<S: Storage> SlotFiles<S> {
 }
 
 /// How many tokens two lists have in common at their beginning.
-fn common(a: &[TokenId], b: &[TokenId]) -> usize {
+#[must_use]
+pub fn common(a: &[TokenId], b: &[TokenId]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 

@@ -54,7 +54,7 @@ pub use catalog::Catalog;
 pub use epoch::Earlier;
 pub use error::{BaselineError, Result, SessionError};
 pub use inspect::Inspected;
-pub use kept::{Kept, new_name};
+pub use kept::{Kept, common, new_name};
 pub use options::{MAX_RECORD_BYTES, OpenOptions, StoreLimits, TornTail};
 pub use recover::Recovered;
 pub use repair::{Cut, Remedy};

@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use crate::support::bench::Bench;
 use crate::support::daemon::{bxctl, socket_in};
+use crate::support::random::{Rng, number, seed};
 use crate::support::scripted_server::Script;
 use crate::support::talk::told;
 use crate::support::wait_until;
@@ -27,16 +28,6 @@ fn note(dir: &Path) -> String {
          schema = {{ type = \"object\", properties = {{ text = {{ type = \"string\" }} }} }}\n",
         dir.join("notes").display()
     )
-}
-
-/// Pseudo-random numbers: a linear congruential generator, its high bits.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % n
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,20 +116,15 @@ fn repair_if_torn(bench: &Bench, id: &SessionId) -> bool {
     if bench.talk().info(id).state != SessionState::Damaged {
         return false;
     }
-    let mut repair = Command::new(env!("CARGO_BIN_EXE_loopd"));
-    repair.arg("--config").arg(bench.dir().join("loopd.toml")).args(["repair", id.as_str(), "--yes"]);
-    assert!(repair.status().unwrap().success());
+    bench.repair(id);
     true
 }
 
 /// A hundred blows, or as many as `BOXMAKER_KILLS` says.
 #[test]
 fn no_blow_loses_a_record_runs_a_tool_twice_or_hangs_a_client() {
-    let times: u64 = std::env::var("BOXMAKER_KILLS").ok().map_or(100, |n| n.parse().unwrap());
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-    let seed = std::env::var("BOXMAKER_SEED").map_or(u64::from(now.subsec_nanos()), |n| n.parse().unwrap());
-    println!("BOXMAKER_SEED={seed}");
-    let (mut random, begin) = (Random(seed), Instant::now());
+    let times = number("BOXMAKER_KILLS", 100);
+    let (mut random, begin) = (Rng::new(seed()), Instant::now());
     let mut bench = Bench::start_with("", note);
     (bench.loses_cache, bench.drops_half) = (true, true);
     let id = bench.talk().create();
@@ -155,10 +141,10 @@ fn no_blow_loses_a_record_runs_a_tool_twice_or_hangs_a_client() {
         bench.server.push(Script::say(&format!("Done {n}.")));
         let text = format!("Message {n}");
         let mut child = client(&bench, &id, &text, &output);
-        let victim = VICTIMS[usize::try_from(random.below(8)).unwrap()];
+        let victim = VICTIMS[random.below(VICTIMS.len())];
         hit[victim as usize] += 1;
         let blow = Instant::now();
-        std::thread::sleep(Duration::from_micros(random.below(120_000)));
+        std::thread::sleep(Duration::from_micros(random.next() % 120_000));
         match victim {
             Victim::Daemon => {
                 bench.kill_daemon();
@@ -174,13 +160,13 @@ fn no_blow_loses_a_record_runs_a_tool_twice_or_hangs_a_client() {
             }
             Victim::DaemonStopped => {
                 signal(bench.daemon().pid(), Signal::SIGSTOP);
-                std::thread::sleep(Duration::from_millis(random.below(80)));
+                std::thread::sleep(Duration::from_millis(random.next() % 80));
                 signal(bench.daemon().pid(), Signal::SIGCONT);
                 ends(child, "a client whose daemon stood still ends");
             }
             Victim::Server => {
                 bench.server.go_down();
-                std::thread::sleep(Duration::from_millis(random.below(40)));
+                std::thread::sleep(Duration::from_millis(random.next() % 40));
                 bench.server.come_back();
                 ends(child, "a client whose model server went ends");
             }

@@ -14,7 +14,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::store_support::sim::Rng;
+use crate::store_support::sim::{Rng, number};
 
 /// Longest input, in bytes.
 const LONGEST: usize = 64 << 10;
@@ -51,10 +51,6 @@ static ALLOCATOR: Counting = Counting;
 /// What panicked since it was last asked for; tasks of tokio swallow their panics.
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
-}
-
 /// Runs `target` on the corpus of this name and on mutations of it.
 pub async fn drive<F: Future>(name: &str, more: Vec<Vec<u8>>, mut target: impl FnMut(Vec<u8>) -> F) {
     std::panic::set_hook(Box::new(|info| {
@@ -69,8 +65,7 @@ pub async fn drive<F: Future>(name: &str, more: Vec<Vec<u8>>, mut target: impl F
     files.sort();
     let mut corpus: Vec<Vec<u8>> = files.iter().map(|file| fs::read(file).expect("read it")).collect();
     corpus.extend(more);
-    let (seconds, seed) =
-        (number("BOXMAKER_FUZZ_SECONDS").unwrap_or(3), number("BOXMAKER_SEED").unwrap_or(1));
+    let (seconds, seed) = (number("BOXMAKER_FUZZ_SECONDS", 3), number("BOXMAKER_SEED", 1));
     let (mut rng, begin, mut count, mut worst) = (Rng::new(seed), Instant::now(), 0usize, 0);
     while count < corpus.len() || begin.elapsed() < Duration::from_secs(seconds) {
         let input = match corpus.get(count) {

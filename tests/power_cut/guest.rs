@@ -102,7 +102,7 @@ pub fn daemon() {
     for id in &sessions {
         if talk.info(id).state == SessionState::Damaged {
             println!("REFUSED {id}");
-            repair(&bench, id);
+            bench.repair(id);
         }
     }
     // one whose creation was not acknowledged was moved away
@@ -182,14 +182,6 @@ pub fn rebase(talk: &mut crate::support::talk::Talk, console: &mut Console, id: 
         }
         _ => false,
     });
-}
-
-fn repair(bench: &Bench, id: &SessionId) {
-    let config: PathBuf = bench.dir().join("loopd.toml");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_loopd"));
-    command.arg("--config").arg(config).args(["repair", id.as_str(), "--yes"]);
-    let output = command.output().expect("run loopd repair");
-    assert!(output.status.success(), "{output:?}");
 }
 
 /// The same store with a planted bug.

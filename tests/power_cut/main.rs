@@ -23,26 +23,14 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use ledger::{Told, lost, opens};
-use store_support::sim::Rng;
 use support::bench::Bench;
 use support::mounted::Mounted;
+use support::random::{Rng, number, seed};
 use support::scripted_server::Script;
 use uml::{Disks, Guest};
 
 /// A guest that says nothing for so long hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-}
-
-/// A seed that is printed, so that a run can be repeated.
-fn seed() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-    let seed = number("BOXMAKER_SEED", u64::from(now.subsec_nanos()));
-    println!("BOXMAKER_SEED={seed}");
-    seed
-}
 
 #[test]
 #[ignore = "a child of the cuts, run in the guest"]

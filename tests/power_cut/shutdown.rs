@@ -13,9 +13,9 @@ use nix::libc;
 
 use crate::guest::{Console, KEPT, note, one_turn, rebase};
 use crate::ledger::{Told, lost, opens};
-use crate::store_support::sim::Rng;
 use crate::support::bench::Bench;
 use crate::support::mounted::Mounted;
+use crate::support::random::{Rng, number, seed};
 use crate::support::{skip, skip_everywhere};
 
 /// `EXT4_IOC_SHUTDOWN`, `XFS_IOC_GOINGDOWN` and `F2FS_IOC_SHUTDOWN` are one and the same.
@@ -115,8 +115,8 @@ fn round(image: &Path, at: &Path, turns: u64, rng: &mut Rng) -> (Vec<Told>, Vec<
 
 /// Shuts disks of this kind down again and again.
 fn what_was_told_survives(kind: &Kind) {
-    let (begin, mut rng) = (Instant::now(), Rng::new(crate::seed()));
-    let times = crate::number("BOXMAKER_POWER_CUTS", 2).div_ceil(5).max(2);
+    let (begin, mut rng) = (Instant::now(), Rng::new(seed()));
+    let times = number("BOXMAKER_POWER_CUTS", 2).div_ceil(5).max(2);
     let (mut told, mut wrong) = (0, Vec::new());
     for n in 0..times {
         let dir = folder();

@@ -7,6 +7,8 @@ pub mod bench;
 pub mod daemon;
 pub mod mounted;
 pub mod parts;
+#[allow(missing_docs, clippy::duplicate_mod)]
+pub mod random;
 pub mod real_server;
 pub mod rig;
 #[allow(missing_docs)]

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use boxmaker::proto::TokenIds;
 use serde_json::Value;
@@ -150,6 +151,38 @@ impl Rig {
         let dir = self.home().join("sessions").join(session);
         let epochs = (0..).take_while(|n: &u32| dir.join(format!("{n}.jsonl")).exists());
         u32::try_from(epochs.count()).expect("a number")
+    }
+
+    /// The kept slots of a session: the server's files that have a manifest.
+    pub fn kept_slots(&self, session: &str) -> Vec<PathBuf> {
+        let names = fs::read_dir(self.server.slots()).expect("the folder of slots");
+        let paths = names.map(|entry| entry.expect("an entry").path());
+        let mut kept: Vec<_> = paths
+            .filter(|path| {
+                path.extension().is_some_and(|e| e == "kv") && path.with_extension("json").exists()
+            })
+            .filter(|path| {
+                path.file_name().is_some_and(|n| n.to_string_lossy().starts_with(&format!("{session}.")))
+            })
+            .collect();
+        kept.sort();
+        kept
+    }
+
+    /// How many tokens the session's kept slot holds.
+    pub fn saved_tokens(&self, session: &str) -> u64 {
+        let tokens = |path: &PathBuf| {
+            let json = fs::read_to_string(path.with_extension("json")).unwrap_or_default();
+            serde_json::from_str::<Value>(&json).ok().and_then(|m| m["tokens"].as_u64())
+        };
+        self.kept_slots(session).iter().filter_map(tokens).max().unwrap_or(0)
+    }
+
+    /// Waits until a kept slot holds what the session has in its context.
+    pub fn wait_until_saved(&self, session: &str) {
+        let context = self.session(session)["context_n"].as_u64().expect("a number");
+        let saved = || self.saved_tokens(session) + 1 >= context;
+        super::wait_until(Duration::from_secs(20), "the slot is saved", saved);
     }
 
     /// Changes a line of the configuration, from the next start or reload of the daemon on.

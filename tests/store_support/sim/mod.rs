@@ -9,6 +9,9 @@
 //! likes, so those of several sessions overtake each other.
 
 mod disk;
+#[allow(clippy::duplicate_mod, reason = "some test crates have the one, some the other, and some both")]
+#[path = "../../support/random.rs"]
+mod random;
 mod storage;
 
 use std::cell::{Ref, RefCell};
@@ -18,6 +21,9 @@ use std::path::Path;
 use std::rc::Rc;
 
 use disk::{Disk, Node};
+pub use random::Rng;
+#[allow(unused_imports, reason = "each test crate uses its own part of this")]
+pub use random::number;
 
 /// What happens at the chosen operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,31 +80,6 @@ pub struct Bugs {
     pub sync_again: bool,
     /// A record is written in two pieces.
     pub two_writes: bool,
-}
-
-/// A small generator of pseudo-random numbers (xorshift64*), so that a seed gives the same run for ever.
-#[derive(Debug, Clone)]
-pub struct Rng(u64);
-
-impl Rng {
-    pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
-    }
-
-    pub fn below(&mut self, n: usize) -> usize {
-        usize::try_from(self.next()).unwrap() % n
-    }
-
-    pub fn chance(&mut self, one_in: usize) -> bool {
-        self.below(one_in) == 0
-    }
 }
 
 /// The simulated disk.
