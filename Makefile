@@ -6,7 +6,7 @@ help:
 	@echo 'make demo   talk to a small model through boxmaker: fetches a llama-server and the model first'
 	@echo 'make test   run every check and test'
 	@echo 'make power-cut N=1000  cut the power N times in the middle of turns, and check ten times as many disk states'
-	@echo 'make endurance  the long runs: a million histories, kills, bad input and load, for about an hour'
+	@echo 'make endurance  the long runs: a million histories, kills, bad input, load and a walk with a model, for about an hour'
 	@echo 'make bench  measure a durable append against the plain system calls'
 	@echo 'make bench-cache  count the tokens that a conversation makes the model evaluate, against the least possible'
 
@@ -36,6 +36,8 @@ endurance:
 	@BOXMAKER_FUZZ_SECONDS=120 cargo test --test fuzz -- --nocapture --test-threads 1
 	@BOXMAKER_LOAD_SECONDS=600 BOXMAKER_LOAD_SESSIONS=1000 BOXMAKER_LOAD_TURNS=50 \
 		cargo test --test load -- --nocapture --test-threads 1
+	@eval "$$(tests/tools/get-model-server | sed 's/^/export /')" && \
+		BOXMAKER_WALK=500 cargo test --test cache_walk -- --nocapture
 
 # opt-in: it needs root, and some minutes and 1.5 GB the first time
 test-arm64:

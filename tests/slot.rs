@@ -32,6 +32,9 @@ fn a_server_that_is_started_again_gets_its_cache_back() {
     rig.wait_until_saved(&id);
     rig.replace_server();
     rig.turn(&id, "And of Spain?");
+    // seen before the request, so that not even a batch of what was lost was evaluated
+    let row = &rig.usage(&id)[2];
+    assert_eq!(Some(rig.server.prompt_tokens_total()), row["prompt_n"].as_u64(), "{row:#}");
     rig.turn(&id, "Thank you.");
     rig.assert_nothing_evaluated_twice(&id, 4);
     assert!(journal(&rig).contains("EVENT=slot_restored"));
@@ -69,6 +72,24 @@ fn two_sessions_share_the_slot_and_neither_pays() {
     assert_eq!(rig.ctl(&["delete", "--yes", &a]).code, 0);
     assert_eq!(rig.kept_slots(&a), Vec::<PathBuf>::new());
     assert!(!rig.kept_slots(&b).is_empty(), "the other session's stays");
+}
+
+#[test]
+fn a_fork_goes_on_from_the_saved_cache_of_its_origin() {
+    let Some(rig) = Rig::start(LATE) else { return };
+    let (a, _) = rig.first_turn("My name is Ada. Say hello.");
+    rig.turn(&a, "What is two plus two?");
+    let (b, _) = rig.first_turn("My name is Bob. Say hello.");
+    let ran = rig.ctl(&["fork", &a, "--turn", "1"]);
+    let fork = ran.out.trim();
+    rig.turn(fork, "What is three plus three?");
+    // and one of the fork, which has no saved cache either as long as it holds the slot
+    let ran = rig.ctl(&["fork", fork]);
+    let second = ran.out.trim();
+    rig.turn(second, "And four plus four?");
+    for (id, turns) in [(a.as_str(), 2), (&b, 1), (fork, 2), (second, 3)] {
+        rig.assert_nothing_evaluated_twice(id, turns);
+    }
 }
 
 #[test]
