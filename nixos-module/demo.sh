@@ -45,7 +45,7 @@ END
 
 echo "boxmaker-demo: the conversation and the logs are in $home" >&2
 GGML_NO_BACKTRACE=1 llama-server -m "$model" --host "$run/llama.sock" -c "${BOXMAKER_CONTEXT:-4096}" -t "$threads" \
-    -np 1 --no-kv-unified --cache-ram 0 --no-context-shift --cache-reuse 0 --no-prefill-assistant \
+    -np 1 --no-kv-unified --cache-ram 0 --no-context-shift --cache-reuse 0 -b 512 --no-prefill-assistant \
     --slot-save-path "$home/slots" --slots --metrics </dev/null >"$home/llama-server.log" 2>&1 &
 server=$!
 loopd serve --config "$run/loopd.toml" --home "$home" --socket "$run/loopd.sock" \

@@ -37,6 +37,9 @@ let
     slots
     "--slots"
     "--metrics"
+    # evaluation is done in pieces, and a cancellation waits for the end of one; extraFlags may change it
+    "--batch-size"
+    "512"
   ]
   ++ lib.optionals (serve.threads != null) [
     "--threads"

@@ -116,8 +116,8 @@ in
         type = types.listOf types.str;
         default = [ ];
         example = [
-          "-b"
-          "512"
+          "--n-gpu-layers"
+          "99"
         ];
         description = "Further flags of `llama-server`; not those that the module sets.";
       };
