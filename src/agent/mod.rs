@@ -8,6 +8,7 @@
 //! - No socket, no HTTP, no path: events go out through [`Events`], the model through
 //!   [`crate::model::Server`], records through [`crate::store::Session`].
 
+mod answer;
 mod approval;
 mod broken;
 mod cancel;
@@ -23,6 +24,7 @@ mod opening;
 mod properties;
 mod queue;
 mod rebase;
+mod record;
 mod replay;
 mod request;
 mod room;

@@ -10,12 +10,13 @@ use crate::proto::{
 };
 
 use super::AgentError;
+use super::answer::Answered;
 use super::cancel::Cancel;
 use super::carry::{As, Kept, Past};
 use super::completion::Ended;
 use super::end::{End, reached};
 use super::replay::{OwnedPiece, Prompt, aside};
-use super::request::{Answered, Asked};
+use super::request::Asked;
 use super::room::{Shares, tokenize};
 use super::turn::{Turn, millis};
 

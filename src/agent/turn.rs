@@ -7,19 +7,18 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::config::{Limit, Limits};
-use crate::model::{Final, ParsedCall, Stop};
 use crate::proto::{
-    AssistantMessage, BaselineContent, CallId, Certainty, Epoch, ErrorCode, EventKind, Finish, LogRecord,
-    ModelIdentity, Timestamp, ToolCall, TurnEnd, TurnId, TurnOutcome, Usage, UsageRecord, count,
+    BaselineContent, Certainty, Epoch, ErrorCode, EventKind, LogRecord, ModelIdentity, Timestamp, ToolCall,
+    TurnEnd, TurnId, TurnOutcome, count,
 };
 
+use super::answer::Answered;
 use super::broken::answers;
-use super::cancel::{Cancel, StopReason};
-use super::completion::Ended;
+use super::cancel::Cancel;
 use super::conversation::Reservation;
 use super::end::{End, reached};
 use super::queue::Ticket;
-use super::request::{Answered, Asked, Room};
+use super::request::{Asked, Room};
 use super::{Agent, AgentError, Conversation, Counters};
 
 /// A call that the model made, recorded and without a result yet.
@@ -310,130 +309,4 @@ impl Turn {
             () = tokio::time::sleep(PAUSE) => Ok(()),
         }
     }
-
-    /// Makes a completion final: one durable append of all that became final with it. Gives the calls
-    /// that are to run now, or none when the turn has ended.
-    async fn record(
-        &mut self,
-        asked: &Asked,
-        answered: Answered,
-    ) -> Result<Option<Vec<Pending>>, AgentError> {
-        if matches!(&answered.ended, Ended::Final(last) if last.truncated && last.stop != Stop::Limit) {
-            return Err(AgentError::Shifted);
-        }
-        let (finish, end) = self.judge(asked, &answered);
-        if answered.ids.is_empty() && finish == Finish::Cancelled {
-            // nothing was said, so there is nothing to keep but the end
-            self.finish(end.unwrap_or_else(|| End::stopped(StopReason::Cancelled))).await?;
-            return Ok(None);
-        }
-        let Answered { reply, mut ids, usage, took, .. } = answered;
-        if finish == Finish::Cancelled && ids.last() == self.baseline.framing.user_open.first() {
-            // the model ended its turn just before it was stopped: that token is the template's to write
-            ids.pop();
-        }
-        let took = millis(took);
-        let mut session = self.conversation.session.lock().await;
-        let first = session.next_call();
-        let calls = if finish == Finish::ToolCalls { number(first, reply.calls) } else { Vec::new() };
-        let silent = finish == Finish::Stop && reply.text.is_empty();
-        let now = Timestamp::now();
-        let message = AssistantMessage {
-            time: now,
-            turn: self.turn,
-            text: reply.text,
-            reasoning: reply.reasoning,
-            tool_calls: calls.iter().map(|pending| pending.call.clone()).collect(),
-            finish,
-            prompt_ids: asked.new_ids().into(),
-            ids: ids.into(),
-        };
-        let list = [asked.prompt.as_slice(), message.kept_ids()].concat();
-        let mut records = vec![
-            LogRecord::AssistantMessage(message),
-            LogRecord::Usage(UsageRecord::new(now, self.turn, usage, took)),
-        ];
-        records.extend(end.as_ref().map(|end| self.end_record(end)));
-        // of an epoch's first prompt all is new
-        let new_n = count(if asked.expected == 0 { asked.prompt.len() } else { asked.new });
-        session.append_all(records).await?;
-        drop(session);
-        self.generated = self.generated.saturating_add(usage.predicted_n);
-        let context_n = count(list.len());
-        self.agent.slot.holds((self.conversation.id(), self.epoch), list, &self.served).await;
-        self.account(asked, &usage, finish, new_n, context_n, took);
-        for pending in &calls {
-            let ToolCall { call, name, arguments } = pending.call.clone();
-            self.publish(EventKind::ToolCall { call, name, arguments });
-        }
-        if silent {
-            let message = "the model ended its turn without a word".to_owned();
-            self.publish(EventKind::Notice { code: "no_answer".to_owned(), message });
-        }
-        match end {
-            Some(end) => {
-                self.ended(end, Certainty::Durable);
-                Ok(None)
-            }
-            None => Ok(Some(calls)),
-        }
-    }
-
-    /// How the completion finished, and how the turn ends with it, unless it goes on with tools.
-    fn judge(&self, asked: &Asked, answered: &Answered) -> (Finish, Option<End>) {
-        match &answered.ended {
-            Ended::Stopped(reason) => (Finish::Cancelled, Some(End::stopped(*reason))),
-            Ended::TimeUp => (Finish::Cancelled, Some(End::limit(reached(&self.limits, Limit::TurnSeconds)))),
-            // the last two are followed by another request, whose end this is
-            Ended::Final(Final { stop: Stop::Limit, .. }) | Ended::Cut(_) | Ended::ThinkingLimit(_) => {
-                (Finish::Length, self.bounded(asked))
-            }
-            Ended::Final(_) if answered.reply.calls.is_empty() => {
-                (Finish::Stop, Some(End { outcome: TurnOutcome::Done, detail: None }))
-            }
-            Ended::Final(_) => (Finish::ToolCalls, None),
-        }
-    }
-
-    /// How the turn ends with an answer that met a limit; one that filled the context goes on in a new epoch.
-    fn bounded(&self, asked: &Asked) -> Option<End> {
-        match asked.bound {
-            None if self.may_rebase() => None,
-            None => Some(End::limit(self.full(&format!("the context of {} tokens is full", self.n_ctx())))),
-            Some(limit) => Some(End::limit(reached(&self.limits, limit))),
-        }
-    }
-
-    /// Counts what a completion cost.
-    pub(super) fn spent(&self, usage: &Usage) {
-        let counters = &self.agent.counters;
-        Counters::add(&counters.cached, usage.cache_n);
-        Counters::add(&counters.evaluated, usage.prompt_n);
-        Counters::add(&counters.generated, usage.predicted_n);
-    }
-
-    fn account(&self, asked: &Asked, usage: &Usage, finish: Finish, new_n: u64, context_n: u64, millis: u64) {
-        self.spent(usage);
-        let session = self.conversation.id();
-        let turn = self.turn;
-        let lost_n = asked.expected.saturating_sub(usage.cache_n);
-        log::info!(
-            SESSION:% = session, TURN:% = turn, EVENT = "completion", CACHE_N = usage.cache_n,
-            PROMPT_N = usage.prompt_n, PREDICTED_N = usage.predicted_n, LOST_N = lost_n, MILLIS = millis;
-            "turn {turn} of {session}: {} tokens from cache, {} evaluated, {} generated, {lost_n} evaluated again, {millis} ms",
-            usage.cache_n, usage.prompt_n, usage.predicted_n
-        );
-        let n_ctx = self.n_ctx();
-        self.publish(EventKind::Usage { usage: *usage, new_n, lost_n, context_n, n_ctx, finish, millis });
-    }
-}
-
-fn number(first: CallId, calls: Vec<ParsedCall>) -> Vec<Pending> {
-    let mut next = first;
-    let mut numbered = Vec::with_capacity(calls.len());
-    for ParsedCall { name, arguments, problem, .. } in calls {
-        numbered.push(Pending { call: ToolCall { call: next, name, arguments }, problem });
-        next = next.next();
-    }
-    numbered
 }

@@ -17,6 +17,7 @@ mod http;
 mod props;
 mod reply;
 mod server;
+mod slots;
 mod sse;
 
 pub use check::{Look, Probed};
@@ -25,5 +26,6 @@ pub use error::ModelError;
 pub use http::{CONNECT_TIMEOUT, MAX_ANSWER_BYTES};
 pub use props::Props;
 pub use reply::{CAP_MESSAGE, ParsedCall, Part, Reply, ReplyParser, cap_text};
-pub use server::{HEALTH_SILENCE, LONGEST_PAUSE, SLOT_FILE_SILENCE, SavedSlot, Server, Special, WAIT_NOTICE};
+pub use server::{HEALTH_SILENCE, LONGEST_PAUSE, Server, Special, WAIT_NOTICE};
+pub use slots::{SLOT_FILE_SILENCE, SavedSlot};
 pub use sse::MAX_EVENT_BYTES;
