@@ -1,4 +1,4 @@
-//! Every session under one home. Whatever it tells is derived from the logs, each time anew.
+//! Every session under one home. Whatever it tells is derived from the logs.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use super::baseline::Baseline;
 use super::copy::UNFINISHED;
 use super::error::{Result, SessionError};
-use super::inspect::{Inspected, inspect};
+use super::inspect::{self, Inspected, inspect};
+use super::known::{Known, Seen};
 use super::options::OpenOptions;
 use super::recover::{Recovered, recover};
 use super::repair::{self, Cut, Remedy};
 use super::session::Session;
-use super::storage::{Kind, Storage};
+use super::storage::{Kind, Stamp, Storage};
 use super::uring::Uring;
 use super::walk::{Broken, Step, WRITER_PAUSE, WRITER_TRIES, walk, walk_settled};
 use crate::proto::{
@@ -26,6 +27,7 @@ pub struct Catalog<S: Storage = Uring> {
     storage: S,
     home: PathBuf,
     options: OpenOptions,
+    known: Known,
 }
 
 impl Catalog<Uring> {
@@ -40,7 +42,7 @@ impl<S: Storage> Catalog<S> {
     /// As [`Catalog::new`], on any storage.
     #[must_use]
     pub fn on(storage: S, home: PathBuf, options: OpenOptions) -> Self {
-        Self { storage, home, options }
+        Self { storage, home, options, known: Known::default() }
     }
 
     /// The home.
@@ -75,7 +77,7 @@ impl<S: Storage> Catalog<S> {
         let id = id.map_or_else(|| generate(&self.home), Ok)?;
         let named = name.map(|name| LogRecord::Named(Named { time: Timestamp::now(), name }));
         let records = named.into_iter().collect();
-        let Self { storage, home, options } = self;
+        let Self { storage, home, options, .. } = self;
         Session::create_with(storage.clone(), home, id, baseline, slot, records, options.limits).await
     }
 
@@ -84,6 +86,8 @@ impl<S: Storage> Catalog<S> {
     /// # Errors
     /// As [`Session::open`].
     pub async fn open(&self, id: &SessionId) -> Result<(Session<S>, Option<Cut>)> {
+        // it forgets what is only remembered of the disk, and may cut a torn end away
+        self.known.forget(id);
         Session::open_with(self.storage.clone(), &self.home, id, self.options).await
     }
 
@@ -111,8 +115,12 @@ impl<S: Storage> Catalog<S> {
     /// The disk's, for the directory of all sessions only.
     pub async fn list(&self) -> Result<Vec<SessionInfo>> {
         let mut infos = Vec::new();
-        for id in self.ids().await? {
-            match self.info(&id).await {
+        let ids = self.ids().await?;
+        self.known.keep(&ids);
+        let stamps = self.storage.stamps(ids.iter().map(|id| self.dir(id)).collect()).await;
+        let stamps = stamps.into_iter().chain(std::iter::repeat_with(Vec::new));
+        for (id, stamps) in ids.iter().zip(stamps) {
+            match self.look(id, stamps).await {
                 // deleted since the names were read
                 Err(SessionError::NotFound(_)) => {}
                 info => infos.push(info?),
@@ -127,10 +135,35 @@ impl<S: Storage> Catalog<S> {
     /// # Errors
     /// [`SessionError::NotFound`] only.
     pub async fn info(&self, id: &SessionId) -> Result<SessionInfo> {
-        Ok(self.inspect(id).await?.info)
+        let stamps = self.storage.stamps(vec![self.dir(id)]).await.pop();
+        self.look(id, stamps.unwrap_or_default()).await
     }
 
-    /// A session's state and what `loopd verify` says about it, without a lock.
+    /// A session's state: as it was read before if its files have these stamps still, read on from there if they
+    /// have only grown, and else read whole.
+    async fn look(&self, id: &SessionId, stamps: Vec<Stamp>) -> Result<SessionInfo> {
+        let (dir, since) = (self.dir(id), self.known.forgotten());
+        let (info, seen) = self.known.get(id, &stamps);
+        if let Some(info) = info {
+            return Ok(info);
+        }
+        if let Some(seen) = seen
+            && let Some(seen) = seen.go_on(&self.storage, &dir, id, stamps.clone()).await
+        {
+            let info = seen.info();
+            self.known.remember(id, Some(seen), since);
+            return Ok(info);
+        }
+        let (tally, walked) = inspect::look(&self.storage, &dir, id).await;
+        if let Err(Broken { error: error @ SessionError::NotFound(_), .. }) = walked {
+            return Err(error);
+        }
+        let seen = walked.as_ref().ok().and_then(|walked| Seen::new(stamps, tally.clone(), walked));
+        self.known.remember(id, seen, since);
+        Ok(tally.finish(walked).info)
+    }
+
+    /// A session's state and what `loopd verify` says about it, all of it read anew, without a lock.
     ///
     /// # Errors
     /// [`SessionError::NotFound`] only.

@@ -7,7 +7,7 @@ use super::error::{Result, SessionError};
 use super::search;
 use super::storage::Storage;
 use super::walk::{Broken, Step, Walked, walk_settled};
-use crate::proto::{Epoch, LogRecord, SessionId, SessionInfo, SessionState, count};
+use crate::proto::{Epoch, LogRecord, Sequence, SessionId, SessionInfo, SessionState, count};
 
 /// Characters of a title.
 const TITLE_CHARS: usize = 80;
@@ -31,14 +31,23 @@ pub struct Inspected {
 
 /// Reads a session. Damage is part of the answer.
 pub(crate) async fn inspect<S: Storage>(storage: &S, dir: &Path, id: &SessionId) -> Result<Inspected> {
+    match look(storage, dir, id).await {
+        (_, Err(Broken { error: error @ SessionError::NotFound(_), .. })) => Err(error),
+        (tally, walked) => Ok(tally.finish(walked)),
+    }
+}
+
+/// Reads a session; gives what its whole records come to, and how the reading ended.
+pub(super) async fn look<S: Storage>(
+    storage: &S,
+    dir: &Path,
+    id: &SessionId,
+) -> (Tally, std::result::Result<Walked, Broken>) {
     let take = |tally: &mut Tally, step: Step<'_>| {
         tally.take(step);
         ControlFlow::Continue(())
     };
-    match walk_settled(storage, dir, id, unfinished, || Tally::new(id), take).await {
-        (_, Err(Broken { error: error @ SessionError::NotFound(_), .. })) => Err(error),
-        (tally, walked) => Ok(tally.finish(walked)),
-    }
+    walk_settled(storage, dir, id, unfinished, || Tally::new(id), take).await
 }
 
 /// Whether it may be in the middle of an append, or of the session's creation.
@@ -48,6 +57,7 @@ fn unfinished(broken: &Broken) -> bool {
 }
 
 /// What the records come to.
+#[derive(Debug, Clone)]
 pub(crate) struct Tally {
     info: SessionInfo,
     epochs: u64,
@@ -120,28 +130,33 @@ impl Tally {
         }
     }
 
-    fn finish(mut self, walked: std::result::Result<Walked, Broken>) -> Inspected {
-        self.info.context_n = if self.added == 0 { 0 } else { self.added.saturating_add(self.head) };
-        let mut remains = Vec::new();
-        let error = match walked {
-            Ok(walked) => {
-                remains = walked.remains;
-                if let Some(turn) = walked.end.sequence.open_turn() {
-                    self.info.state = SessionState::Interrupted;
-                    let why = format!(
-                        "turn {turn} has no end: the daemon stopped, or the disk refused, in the middle of it"
-                    );
-                    self.info.reason = Some(why);
-                }
-                None
-            }
+    /// The session's state after its last record, all of them being whole.
+    pub(super) fn settled(&self, sequence: &Sequence) -> SessionInfo {
+        let mut info = self.counted();
+        if let Some(turn) = sequence.open_turn() {
+            info.state = SessionState::Interrupted;
+            let why = format!(
+                "turn {turn} has no end: the daemon stopped, or the disk refused, in the middle of it"
+            );
+            info.reason = Some(why);
+        }
+        info
+    }
+
+    fn counted(&self) -> SessionInfo {
+        let context_n = if self.added == 0 { 0 } else { self.added.saturating_add(self.head) };
+        SessionInfo { context_n, ..self.info.clone() }
+    }
+
+    pub(super) fn finish(self, walked: std::result::Result<Walked, Broken>) -> Inspected {
+        let (info, remains, error) = match walked {
+            Ok(walked) => (self.settled(&walked.end.sequence), walked.remains, None),
             Err(Broken { error, .. }) => {
-                self.info.state = SessionState::Damaged;
-                self.info.reason = Some(error.to_string());
-                Some(error)
+                let (state, reason) = (SessionState::Damaged, Some(error.to_string()));
+                (SessionInfo { state, reason, ..self.counted() }, Vec::new(), Some(error))
             }
         };
-        let Self { info, epochs, records, bytes, .. } = self;
+        let Self { epochs, records, bytes, .. } = self;
         Inspected { info, epochs, records, bytes, remains, error }
     }
 }

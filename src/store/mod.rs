@@ -11,6 +11,7 @@
 //! | `create`, `session` | one session: made durably, opened, appended to |
 //! | `epoch` | the next epoch: begun so that it is there whole or not at all |
 //! | `catalog`, `inspect`, `search` | all sessions: list, resolve, page, delete; find what was said |
+//! | `known` | what was read of sessions, as long as their files stay the same |
 //! | `repair`, `recover` | the ways out of damage, only when asked |
 //! | `fork`, `copy` | a new session from the records of another |
 //! | `slot` | the ids in a slot that the model server saved |
@@ -36,6 +37,7 @@ mod error;
 mod fork;
 mod inspect;
 mod kept;
+mod known;
 mod log;
 mod options;
 mod read;
@@ -61,5 +63,5 @@ pub use repair::{Cut, Remedy};
 pub use search::Found;
 pub use session::Session;
 pub use slot::SlotFiles;
-pub use storage::{Access, Appended, Entry, Kind, Misplaced, Storage, StorageFile};
+pub use storage::{Access, Appended, Entry, Kind, Misplaced, Stamp, Storage, StorageFile};
 pub use uring::{RingError, Uring, UringFile, ignore_sigxfsz, oldest_sync_age};

@@ -76,14 +76,15 @@ pub(crate) struct Lines<'f, F> {
 }
 
 impl<'f, F: StorageFile> Lines<'f, F> {
-    pub(crate) fn new(file: &'f F) -> Self {
+    /// The lines from `at` on, where one begins.
+    pub(crate) fn new(file: &'f F, at: u64) -> Self {
         Self {
             file,
             buffer: Vec::new(),
             start: 0,
             searched: 0,
-            at: 0,
-            read_to: 0,
+            at,
+            read_to: at,
             ended: false,
             spare: Vec::new(),
         }

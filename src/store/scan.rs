@@ -109,8 +109,20 @@ pub(crate) async fn scan<F: StorageFile>(
     expected: &Expected,
     visit: &mut dyn FnMut(Found) -> Flow<()>,
 ) -> io::Result<Scanned> {
-    let mut lines = Lines::new(file);
-    let mut scanner = Scanner::new(expected);
+    let sequence = expected.sequence.clone();
+    let begin = Mark { bytes: 0, lines: 0, last: expected.baseline, sequence };
+    scan_from(file, expected, begin, visit).await
+}
+
+/// As [`scan`], of what stands behind a place between two appends that an earlier one has reached.
+pub(crate) async fn scan_from<F: StorageFile>(
+    file: &F,
+    expected: &Expected,
+    begin: Mark,
+    visit: &mut dyn FnMut(Found) -> Flow<()>,
+) -> io::Result<Scanned> {
+    let mut lines = Lines::new(file, begin.bytes);
+    let mut scanner = Scanner::new(expected, begin);
     while let Some(raw) = lines.next().await? {
         let (at, line) = (raw.at, scanner.here.lines.saturating_add(1));
         let checked = match raw.bytes {
@@ -120,10 +132,8 @@ pub(crate) async fn scan<F: StorageFile>(
         match checked {
             Ok(false) => {}
             Ok(true) => {
-                for found in scanner.batch.drain(..) {
-                    if visit(found).is_break() {
-                        return Ok(Scanned { good: scanner.good, damage: None, size: lines.read_to() });
-                    }
+                if scanner.batch.drain(..).try_for_each(&mut *visit).is_break() {
+                    return Ok(Scanned { good: scanner.end(), damage: None, size: lines.read_to() });
                 }
             }
             Err(fault) => {
@@ -131,22 +141,23 @@ pub(crate) async fn scan<F: StorageFile>(
                 if kind != DamageKind::Tail {
                     // its append was acknowledged, so the whole lines before it are good
                     let _ = scanner.batch.drain(..).try_for_each(visit);
-                    scanner.good = scanner.here.clone();
+                    scanner.before = None;
                 }
                 let damage = Some(Damage { line, why: fault.why, kind });
-                return Ok(Scanned { good: scanner.good, damage, size: lines.read_to() });
+                return Ok(Scanned { good: scanner.end(), damage, size: lines.read_to() });
             }
         }
     }
     let damage = scanner.unfinished();
-    Ok(Scanned { good: scanner.good, damage, size: lines.read_to() })
+    Ok(Scanned { good: scanner.end(), damage, size: lines.read_to() })
 }
 
 struct Scanner<'e> {
     expected: &'e Expected,
-    good: Mark,
     /// Where the reading stands, perhaps inside an append.
     here: Mark,
+    /// Inside one: where it began. Most appends are one line, and for them nothing is copied.
+    before: Option<Mark>,
     /// Records of the append that is being read.
     batch: Vec<Found>,
     /// Further lines that belong to it.
@@ -154,10 +165,18 @@ struct Scanner<'e> {
 }
 
 impl<'e> Scanner<'e> {
-    fn new(expected: &'e Expected) -> Self {
-        let sequence = expected.sequence.clone();
-        let good = Mark { bytes: 0, lines: 0, last: expected.baseline, sequence };
-        Self { expected, here: good.clone(), good, batch: Vec::new(), more: 0 }
+    fn new(expected: &'e Expected, here: Mark) -> Self {
+        Self { expected, here, before: None, batch: Vec::new(), more: 0 }
+    }
+
+    /// The end of the last whole append.
+    fn good(&self) -> &Mark {
+        self.before.as_ref().unwrap_or(&self.here)
+    }
+
+    /// The same, when all is read.
+    fn end(self) -> Mark {
+        self.before.unwrap_or(self.here)
     }
 
     /// Takes a line; true when it ends an append.
@@ -179,13 +198,16 @@ impl<'e> Scanner<'e> {
                 "its \"prev\" is not the digest of {before}: a line was lost, moved or changed"
             )));
         }
-        let back = at.saturating_sub(self.good.bytes);
+        let back = at.saturating_sub(self.good().bytes);
         let fits = match self.more {
             0 => place.back == 0,
             more => place == Place { back, more: more.saturating_sub(1) },
         };
         if !fits {
             return Err(Fault::wrong("its \"back\" and \"more\" do not fit the lines before it"));
+        }
+        if self.more == 0 && place.more > 0 {
+            self.before = Some(self.here.clone());
         }
         let checked = self.here.sequence.check(&record);
         checked.map_err(|e| Fault::wrong(format!("a record out of order: {e}")))?;
@@ -196,7 +218,7 @@ impl<'e> Scanner<'e> {
         self.batch.push(Found { bytes: length, record });
         self.more = place.more;
         if self.more == 0 {
-            self.good = self.here.clone();
+            self.before = None;
         }
         Ok(self.more == 0)
     }
@@ -247,7 +269,7 @@ impl<'e> Scanner<'e> {
             };
             good_after = good_after.saturating_add(1);
             let begins = |place: Place| (place.back > 0).then(|| raw.at.checked_sub(place.back)).flatten();
-            same_append &= Line::place_of(line).and_then(begins) == Some(self.good.bytes);
+            same_append &= Line::place_of(line).and_then(begins) == Some(self.good().bytes);
         }
         if fault.torn && same_append {
             return Ok(DamageKind::Tail);
@@ -267,7 +289,7 @@ impl<'e> Scanner<'e> {
                 u64::from(self.more).saturating_add(count(there))
             ),
         };
-        let line = self.good.lines.saturating_add(1);
+        let line = self.good().lines.saturating_add(1);
         Some(Damage { line, why, kind: DamageKind::Tail })
     }
 }

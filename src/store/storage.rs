@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How a file is opened. None of them follows a symlink.
@@ -29,6 +29,20 @@ pub enum Kind {
     Dir,
     /// Anything else: a symlink, a socket, …
     Other,
+}
+
+/// What shows whether a file is still the one that was read. As long as a stamp is the same, so are the file's bytes:
+/// but for a disk that loses or changes what it holds, which only reading shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stamp {
+    /// Its name, without its directory.
+    pub name: String,
+    /// The file system's number for it.
+    pub file: u64,
+    /// Its length in bytes.
+    pub len: u64,
+    /// When it was last changed, in nanoseconds of the file system's clock.
+    pub changed: i128,
 }
 
 /// A name in a directory. Names that are not UTF-8 are left out: no file of ours has one.
@@ -109,6 +123,10 @@ pub trait Storage: Clone + 'static {
 
     /// A directory's names, in no order. A symlink to a directory is not one.
     async fn list(&self, dir: &Path) -> io::Result<Vec<Entry>>;
+
+    /// The stamps of all that is no directory in each of `dirs`, in the order of their names; none of a directory
+    /// that cannot be listed.
+    async fn stamps(&self, dirs: Vec<PathBuf>) -> Vec<Vec<Stamp>>;
 
     /// Gives a file or a directory another name, which nothing may have yet.
     async fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;

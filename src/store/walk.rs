@@ -297,7 +297,7 @@ async fn no_baseline<S: Storage>(
 /// The digest of the baseline that a log's first line names.
 async fn named_baseline<S: Storage>(storage: &S, log: &Path) -> io::Result<Option<Digest>> {
     let file = storage.open(log, Access::Read).await?;
-    let mut lines = Lines::new(&file);
+    let mut lines = Lines::new(&file, 0);
     let first = lines.next().await?.and_then(|raw| raw.bytes);
     Ok(first.and_then(|line| Line::decode(line).ok()).and_then(|line| match line.record {
         LogRecord::SessionStart(start) => Some(start.baseline),
@@ -308,7 +308,7 @@ async fn named_baseline<S: Storage>(storage: &S, log: &Path) -> io::Result<Optio
 /// Whether a log holds no whole line but those of its first append, which its creation wrote.
 async fn only_begun<S: Storage>(storage: &S, log: &Path) -> io::Result<bool> {
     let file = storage.open(log, Access::Read).await?;
-    let mut lines = Lines::new(&file);
+    let mut lines = Lines::new(&file, 0);
     while let Some(raw) = lines.next().await? {
         let intact = raw.bytes.filter(|line| Line::is_intact(line));
         if intact.is_some_and(|line| Line::place_of(line).is_none_or(|place| place.back != raw.at)) {

@@ -4,9 +4,9 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use boxmaker::store::{Access, Appended, Entry, Kind, Storage, StorageFile, Uring, UringFile};
+use boxmaker::store::{Access, Appended, Entry, Kind, Stamp, Storage, StorageFile, Uring, UringFile};
 
 /// As [`Uring`], with the bug.
 #[derive(Clone)]
@@ -38,6 +38,10 @@ impl Storage for Early {
 
     async fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
         Storage::list(&Uring, dir).await
+    }
+
+    async fn stamps(&self, dirs: Vec<PathBuf>) -> Vec<Vec<Stamp>> {
+        Uring.stamps(dirs).await
     }
 
     async fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {

@@ -17,8 +17,18 @@ pub(super) enum Change {
 
 #[derive(Debug, Clone)]
 pub(super) enum Node {
-    File { cache: Vec<u8>, disk: Vec<u8>, dirty: BTreeSet<usize> },
-    Dir { names: BTreeMap<String, u64>, disk: BTreeMap<String, u64>, changes: Vec<Change> },
+    /// `version` counts what was done to it, as a file's time of change does: what the disk loses does not show there.
+    File {
+        cache: Vec<u8>,
+        disk: Vec<u8>,
+        dirty: BTreeSet<usize>,
+        version: u64,
+    },
+    Dir {
+        names: BTreeMap<String, u64>,
+        disk: BTreeMap<String, u64>,
+        changes: Vec<Change>,
+    },
 }
 
 impl Node {
@@ -45,7 +55,7 @@ pub(super) struct Disk {
 impl Node {
     pub(super) fn power_cut(&mut self, rng: &mut Rng) {
         match self {
-            Self::File { cache, disk, dirty } => {
+            Self::File { cache, disk, dirty, .. } => {
                 let (short, long) = (disk.len().min(cache.len()), disk.len().max(cache.len()));
                 let len = match rng.below(3) {
                     0 => disk.len(),
@@ -96,7 +106,7 @@ impl Node {
     /// not there.
     pub(super) fn sync(&mut self, fails: Option<&mut Rng>) {
         match self {
-            Self::File { cache, disk, dirty } => match fails {
+            Self::File { cache, disk, dirty, .. } => match fails {
                 None => {
                     disk.resize(cache.len(), 0);
                     for sector in dirty.iter() {
@@ -206,7 +216,8 @@ impl Disk {
     }
 
     pub(super) fn write(&mut self, node: u64, at: usize, bytes: &[u8]) {
-        if let Some(Node::File { cache, dirty, .. }) = self.nodes.get_mut(&node) {
+        if let Some(Node::File { cache, dirty, version, .. }) = self.nodes.get_mut(&node) {
+            *version += 1;
             let end = at + bytes.len();
             if cache.len() < end {
                 cache.resize(end, 0);

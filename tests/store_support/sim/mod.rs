@@ -198,7 +198,9 @@ impl Sim {
     pub fn put(&self, path: &Path, bytes: Vec<u8>) {
         let mut disk = self.0.borrow_mut();
         let node = disk.find(path).expect("the file is there");
-        disk.nodes.insert(node, Node::File { cache: bytes.clone(), disk: bytes, dirty: BTreeSet::new() });
+        let Some(Node::File { version, .. }) = disk.nodes.get(&node) else { panic!("it is no file") };
+        let (version, dirty) = (version + 1, BTreeSet::new());
+        disk.nodes.insert(node, Node::File { cache: bytes.clone(), disk: bytes, dirty, version });
     }
 
     /// Whether this is what happens to the next operation.

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use boxmaker::store::{Access, Appended, Entry, Kind, Storage, StorageFile};
+use boxmaker::store::{Access, Appended, Entry, Kind, Stamp, Storage, StorageFile};
 
 use super::disk::{Change, Disk, Node, SECTOR};
 use super::{ECANCELED, EEXIST, EIO, ENOENT, ENOTEMPTY, Fault, SHORT_READ, Sim, errno};
@@ -35,7 +35,8 @@ impl Storage for Sim {
     async fn open(&self, path: &Path, access: Access) -> io::Result<SimFile> {
         let open = |disk: &mut Disk| match access {
             Access::New => {
-                let file = Node::File { cache: Vec::new(), disk: Vec::new(), dirty: BTreeSet::new() };
+                let file =
+                    Node::File { cache: Vec::new(), disk: Vec::new(), dirty: BTreeSet::new(), version: 0 };
                 disk.add(path, file)
             }
             Access::Read | Access::Write => disk.find(path),
@@ -75,6 +76,25 @@ impl Storage for Sim {
             Ok(names.iter().map(|(name, node)| Entry { name: name.clone(), kind: kind(node) }).collect())
         })
         .await
+    }
+
+    async fn stamps(&self, dirs: Vec<PathBuf>) -> Vec<Vec<Stamp>> {
+        let mut all = Vec::new();
+        for dir in dirs {
+            let stamps = |disk: &mut Disk| {
+                let names = disk.names(disk.find(&dir)?)?.clone();
+                let files = names.into_iter().filter_map(|(name, file)| match disk.nodes.get(&file)? {
+                    Node::Dir { .. } => None,
+                    Node::File { cache, version, .. } => {
+                        let (len, changed) = (u64::try_from(cache.len()).unwrap(), i128::from(*version));
+                        Some(Stamp { name, file, len, changed })
+                    }
+                });
+                Ok(files.collect())
+            };
+            all.push(self.run("stamps", &dir, stamps).await.unwrap_or_default());
+        }
+        all
     }
 
     async fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -194,7 +214,8 @@ impl StorageFile for SimFile {
         let len = usize::try_from(len).unwrap();
         self.sim
             .run("truncate", &self.path, |disk| {
-                if let Some(Node::File { cache, dirty, .. }) = disk.nodes.get_mut(&self.node) {
+                if let Some(Node::File { cache, dirty, version, .. }) = disk.nodes.get_mut(&self.node) {
+                    *version += 1;
                     cache.resize(len, 0);
                     dirty.retain(|sector| sector * SECTOR < len);
                 }
