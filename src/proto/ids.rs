@@ -248,6 +248,63 @@ impl Timestamp {
         Self(jiff::Timestamp::from_millisecond(millis.clamp(Self::FIRST, Self::LAST)).unwrap_or_default())
     }
 
+    /// Reads what we write: one in every record, and much faster than any moment that anybody could write. Gives
+    /// nothing for another text, and where a number is out of its range.
+    fn written(text: &[u8]) -> Option<Self> {
+        let [
+            y0,
+            y1,
+            y2,
+            y3,
+            b'-',
+            mo0,
+            mo1,
+            b'-',
+            d0,
+            d1,
+            b'T',
+            h0,
+            h1,
+            b':',
+            mi0,
+            mi1,
+            b':',
+            s0,
+            s1,
+            b'.',
+            f0,
+            f1,
+            f2,
+            b'Z',
+        ] = text
+        else {
+            return None;
+        };
+        let number = |digits: &[&u8]| {
+            digits.iter().try_fold(0i64, |n, digit| {
+                digit.is_ascii_digit().then(|| n * 10 + i64::from(digit.wrapping_sub(b'0')))
+            })
+        };
+        let (year, month, day) = (number(&[y0, y1, y2, y3])?, number(&[mo0, mo1])?, number(&[d0, d1])?);
+        let (hour, minute, second) = (number(&[h0, h1])?, number(&[mi0, mi1])?, number(&[s0, s1])?);
+        let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+        let days = match month {
+            2 => 28 + i64::from(leap),
+            4 | 6 | 9 | 11 => 30,
+            _ => 31,
+        };
+        let in_range = (1..=12).contains(&month) && (1..=days).contains(&day) && year > 0;
+        if !in_range || hour > 23 || minute > 59 || second > 59 {
+            return None;
+        }
+        // years that begin in March have their odd day at their end
+        let (year, month) = if month < 3 { (year - 1, month + 9) } else { (year, month - 3) };
+        let days =
+            365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1 - 719_468;
+        let seconds = days * 86_400 + hour * 3600 + minute * 60 + second;
+        jiff::Timestamp::from_millisecond(seconds * 1000 + number(&[f0, f1, f2])?).ok().map(Self)
+    }
+
     // 0001-01-01T00:00:00Z and 9999-12-30T21:59:59.999Z: four-digit years, within jiff's range
     const FIRST: i64 = -62_135_596_800_000;
     const LAST: i64 = 253_402_207_199_999;
@@ -263,6 +320,9 @@ impl FromStr for Timestamp {
     type Err = IdError;
 
     fn from_str(text: &str) -> Result<Self, IdError> {
+        if let Some(time) = Self::written(text.as_bytes()) {
+            return Ok(time);
+        }
         let bad = || IdError::Timestamp(text.chars().take(80).collect());
         let time = Self(text.parse().map_err(|_| bad())?);
         // only the canonical form, so that a record and its line stay one to one
@@ -279,5 +339,37 @@ impl Serialize for Timestamp {
 impl<'de> Deserialize<'de> for Timestamp {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         <std::borrow::Cow<'de, str>>::deserialize(d)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The slow way alone.
+    fn slowly(text: &str) -> Option<Timestamp> {
+        let time = Timestamp(text.parse().ok()?);
+        (time.to_string() == text).then_some(time)
+    }
+
+    #[test]
+    fn the_fast_reading_of_a_moment_is_the_slow_one() {
+        let step = 86_399_997 * 37;
+        let mut millis = Timestamp::FIRST;
+        while millis <= Timestamp::LAST {
+            let time = Timestamp::from_millis(millis);
+            assert_eq!(Timestamp::written(time.to_string().as_bytes()), Some(time));
+            millis += step;
+        }
+        // each character by each that could stand there
+        for text in ["2024-02-29T23:59:59.999Z", "1900-03-01T00:00:00.000Z", "9999-12-30T21:59:59.999Z"] {
+            for at in 0..text.len() {
+                for other in "0123456789-:.TZ +".chars() {
+                    let mut text = text.to_owned();
+                    text.replace_range(at..=at, &other.to_string());
+                    assert_eq!(text.parse::<Timestamp>().ok(), slowly(&text), "{text}");
+                }
+            }
+        }
     }
 }

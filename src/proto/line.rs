@@ -130,13 +130,23 @@ pub fn encode_line(prev: Digest, place: Place, record: &LogRecord) -> Result<Vec
     }?;
     let crc = crc32fast::hash(&line);
     line.extend_from_slice(CRC);
-    line.extend_from_slice(format!("{crc:08x}").as_bytes());
+    line.extend_from_slice(&hex(crc));
     line.extend_from_slice(END);
     match Line::decode(&line) {
         Ok(read) if read.record == *record && read.place == place && read.prev == prev => Ok(line),
         Ok(_) => Err(serde::ser::Error::custom("the record reads back as another one")),
         Err(e) => Err(serde::ser::Error::custom(format!("the record cannot be read back: {e}"))),
     }
+}
+
+/// Eight lower-case hexadecimal digits.
+fn hex(number: u32) -> [u8; 8] {
+    let mut digits = [0; 8];
+    for (digit, shift) in digits.iter_mut().zip([28, 24, 20, 16, 12, 8, 4, 0]) {
+        let nibble = u8::try_from((number >> shift) & 15).unwrap_or_default();
+        *digit = nibble.wrapping_add(if nibble < 10 { b'0' } else { b'a' - 10 });
+    }
+    digits
 }
 
 /// Appends `"a":…,"b":…` without the braces.
@@ -237,9 +247,10 @@ impl<'a> Envelope<'a> {
         let Some(stored) = stored else {
             return not("it does not end in a checksum");
         };
-        let computed = format!("{:08x}", crc32fast::hash(summed));
-        if stored != computed.as_bytes() {
-            let stored = String::from_utf8_lossy(stored).into_owned();
+        let computed = crc32fast::hash(summed);
+        if stored != hex(computed) {
+            let (stored, computed) =
+                (String::from_utf8_lossy(stored).into_owned(), format!("{computed:08x}"));
             return Err(LineError::Checksum { stored, computed });
         }
         let odd = |why: &str| Err(LineError::Envelope(why.to_owned()));
