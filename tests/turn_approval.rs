@@ -71,6 +71,7 @@ fn a_call_that_is_allowed_runs_after_the_decision_is_recorded() {
     let events = talk.until_end(&id);
     assert_eq!(told(&events)[..2], ["approval 1 allow", "tool_result 1 call_tool ok"]);
     assert_eq!(bench.log(&id)[4..7], ["approval", "tool_start 1 call_tool", "tool_result 1 call_tool ok"]);
+    assert_eq!(bench.appends(&id)[3..5], [vec!["approval", "tool_start"], vec!["tool_result"]]);
     assert_eq!(runs(&bench), 1);
     let uid = nix::unistd::getuid();
     let decisions = decisions(&bench, &id);

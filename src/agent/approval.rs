@@ -81,7 +81,7 @@ pub(super) enum Verdict {
 }
 
 impl Turn {
-    /// Asks whether a call may run, and records the decision. The time it takes is not the turn's, and the slot is
+    /// Asks whether a call may run, and records the decision, and with one that allows it the call's start. The time it takes is not the turn's, and the slot is
     /// free for other sessions meanwhile.
     pub(super) async fn approved(
         &mut self,
@@ -115,8 +115,13 @@ impl Turn {
         self.deadline = self.deadline.checked_add(began.elapsed()).unwrap_or(self.deadline);
         let Some(Answer { decision, by, durable }) = decided else { return Ok(Verdict::Stopped) };
         let time = Timestamp::now();
-        let record = Approval { time, turn, call: call.call, decision, by: by.clone() };
-        self.append(vec![LogRecord::Approval(record)]).await?;
+        let approval = Approval { time, turn, call: call.call, decision, by: by.clone() };
+        let mut records = vec![LogRecord::Approval(approval)];
+        if decision == Decision::Allow {
+            // nothing stands between the two, so one sync does for both
+            records.push(self.start_record(call));
+        }
+        self.append(records).await?;
         let whom = if durable.is_some() { "the user".to_owned() } else { by.clone() };
         let _gone = durable.map(|durable| durable.send(()));
         let what = if decision == Decision::Allow { "allowed" } else { "denied" };

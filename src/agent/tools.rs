@@ -26,12 +26,12 @@ impl Turn {
         let mut end = None;
         for Pending { call, problem } in calls {
             end = end.or_else(|| self.may_call(&call, cancel));
-            let reply = match (&end, problem) {
-                (Some(_), _) => not_run(),
-                (None, Some(problem)) => ToolReply::error(problem),
+            let (start, reply) = match (&end, problem) {
+                (Some(_), _) => (None, not_run()),
+                (None, Some(problem)) => (None, ToolReply::error(problem)),
                 (None, None) => self.call(&call, cancel).await?,
             };
-            self.result(&call, reply).await?;
+            self.result(&call, start, reply).await?;
         }
         Ok(end.or_else(|| self.out_of_time(cancel)))
     }
@@ -59,34 +59,39 @@ impl Turn {
             .then(|| End::limit(reached(&self.limits, Limit::RepeatedCalls)))
     }
 
-    async fn call(&mut self, call: &ToolCall, cancel: &Cancel) -> Result<ToolReply, AgentError> {
+    /// Runs a call. Gives its result, and with it the record of its start where that is not on the disk yet: of one
+    /// that had its answer at once, and did nothing that the log would have to know before.
+    async fn call(
+        &mut self,
+        call: &ToolCall,
+        cancel: &Cancel,
+    ) -> Result<(Option<LogRecord>, ToolReply), AgentError> {
+        let unstarted = |reply| Ok((None, reply));
         let tools = Rc::clone(&self.agent.tools);
         tokio::select! {
             biased;
-            _ = cancel.stopped() => return Ok(not_run()),
-            () = tokio::time::sleep_until(self.deadline) => return Ok(not_run()),
+            _ = cancel.stopped() => return unstarted(not_run()),
+            () = tokio::time::sleep_until(self.deadline) => return unstarted(not_run()),
             () = tools.refresh(&call.name, &call.arguments) => {}
         }
         let run = match tools.prepare(&call.name, &call.arguments) {
             // `find_tool` has its answer at once; that it ran is recorded all the same
             Prepared::Answer(reply) => {
-                if reply.outcome == ToolOutcome::Ok {
-                    self.append(vec![self.start_record(call)]).await?;
-                }
-                return Ok(reply);
+                let ran = reply.outcome == ToolOutcome::Ok;
+                return Ok((ran.then(|| self.start_record(call)), reply));
             }
             Prepared::Run(run) => run,
         };
         match run.policy() {
-            Policy::Allow => {}
+            Policy::Allow => self.append(vec![self.start_record(call)]).await?,
+            // the start is on the disk with the decision
             Policy::Ask => match self.approved(call, &run, cancel).await? {
                 Verdict::Allowed => {}
-                Verdict::Denied(reply) => return Ok(reply),
-                Verdict::Stopped => return Ok(not_run()),
+                Verdict::Denied(reply) => return unstarted(reply),
+                Verdict::Stopped => return unstarted(not_run()),
             },
-            Policy::Deny => return Ok(ToolReply::denied(run.tool(), "the configuration")),
+            Policy::Deny => return unstarted(ToolReply::denied(run.tool(), "the configuration")),
         }
-        self.append(vec![self.start_record(call)]).await?;
         let (session, turn, tool) = (self.conversation.id(), self.turn, run.tool());
         log::info!(SESSION:% = session, TURN:% = turn, EVENT = "tool_start", TOOL = tool; "turn {turn} of {session} runs the tool {tool}");
         let stop = tool::Cancel::new();
@@ -106,17 +111,22 @@ impl Turn {
             biased;
             _ = cancel.stopped() => stop.cancel(),
             () = tokio::time::sleep_until(self.deadline) => stop.cancel(),
-            reply = &mut reply => return Ok(reply),
+            reply = &mut reply => return unstarted(reply),
         }
-        Ok(reply.await)
+        unstarted(reply.await)
     }
 
-    fn start_record(&self, call: &ToolCall) -> LogRecord {
+    pub(super) fn start_record(&self, call: &ToolCall) -> LogRecord {
         let ToolCall { call, name, .. } = call.clone();
         LogRecord::ToolStart(ToolStart { time: Timestamp::now(), turn: self.turn, call, name })
     }
 
-    async fn result(&self, call: &ToolCall, reply: ToolReply) -> Result<(), AgentError> {
+    async fn result(
+        &self,
+        call: &ToolCall,
+        start: Option<LogRecord>,
+        reply: ToolReply,
+    ) -> Result<(), AgentError> {
         let ToolReply { outcome, content, truncated_bytes, millis } = reply;
         let ToolCall { call, name, .. } = call.clone();
         let (session, turn) = (self.conversation.id(), self.turn);
@@ -132,7 +142,7 @@ impl Turn {
             truncated_bytes,
             millis,
         };
-        self.append(vec![LogRecord::ToolResult(result)]).await?;
+        self.append(start.into_iter().chain([LogRecord::ToolResult(result)]).collect()).await?;
         self.publish(EventKind::ToolResult { call, name, outcome, content });
         Ok(())
     }

@@ -151,6 +151,21 @@ impl Bench {
         self.records(session).iter().map(in_words).collect()
     }
 
+    /// The kinds of the session's records, an append each.
+    pub fn appends(&self, session: &SessionId) -> Vec<Vec<String>> {
+        let path = self.home.join("sessions").join(session.as_str()).join("0.jsonl");
+        let text = fs::read_to_string(path).expect("read the log");
+        let (mut appends, mut kinds) = (Vec::new(), Vec::new());
+        for line in text.lines() {
+            let line: Value = serde_json::from_str(line).expect("each line is JSON");
+            kinds.push(line["type"].as_str().expect("a kind").to_owned());
+            if line["more"].is_null() {
+                appends.push(std::mem::take(&mut kinds));
+            }
+        }
+        appends
+    }
+
     /// The baseline of the session's first epoch.
     pub fn baseline(&self, session: &SessionId) -> BaselineContent {
         self.epoch_baseline(session, 0)
