@@ -187,3 +187,32 @@ fn a_tool_that_cannot_be_installed_is_named() {
     let error = Registry::new(vec![broken]).err().unwrap().to_string();
     assert!(error.contains("\"broken\""), "{error}");
 }
+
+#[test]
+fn a_schema_that_would_hang_the_daemon_or_end_its_stack_is_an_error_of_that_tool() {
+    let reference = |n: usize| json!({"$ref": format!("#/$defs/d{n}")});
+    let doubled = |how: &str, end: Value| {
+        let next = |n: usize| (format!("d{n}"), json!({how: [reference(n + 1), reference(n + 1)]}));
+        let mut places: serde_json::Map<String, Value> = (0..40).map(next).collect();
+        places.insert("d40".to_owned(), end);
+        json!({"$ref": "#/$defs/d0", "$defs": places})
+    };
+    let deep: serde_json::Map<String, Value> = (0..300)
+        .map(|n| (format!("d{n}"), json!({"allOf": [reference(n + 1)]})))
+        .chain([("d300".to_owned(), json!({"properties": {"a": reference(0)}}))])
+        .collect();
+    let nested = format!("{}{{}}{}", "{\"a\":".repeat(60), "}".repeat(60));
+    for (schema, arguments) in [
+        (doubled("allOf", json!({"type": "object"})), "{}"),
+        (doubled("anyOf", json!(false)), "{}"),
+        (doubled("oneOf", json!({"required": ["x"]})), "{}"),
+        (json!({"$ref": "#/$defs/d0", "$defs": deep}), nested.as_str()),
+    ] {
+        let runs = Rc::new(Cell::new(0));
+        let tool = Fake { name: "bomb".to_owned(), schema, behaviour: echo, runs: Rc::clone(&runs) };
+        let registry = Registry::new(vec![Installed { tool: Rc::new(tool), policy: Policy::Allow }]).unwrap();
+        let reply = answer(&registry, "bomb", arguments);
+        assert_eq!((reply.outcome, runs.get()), (ToolOutcome::Error, 0));
+        assert!(reply.content.contains("refers to itself too often"), "{}", reply.content);
+    }
+}

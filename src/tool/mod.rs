@@ -18,6 +18,7 @@ mod arguments;
 mod cancel;
 mod command;
 mod confine;
+mod cost;
 mod excerpt;
 mod find;
 mod mcp;

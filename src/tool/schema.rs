@@ -5,6 +5,7 @@ use jsonschema::{PatternOptions, ValidationError, Validator};
 use serde_json::{Map, Value};
 
 use super::arguments::kind;
+use super::cost;
 use super::excerpt::beginning;
 
 /// How many errors are told at once.
@@ -15,11 +16,12 @@ const VALUE_CHARS: usize = 80;
 /// as long as the arguments.
 const ALL_ERRORS_BYTES: usize = 16 * 1024;
 /// How many steps back a schema's `pattern` may take before the arguments count as not fitting.
-const PATTERN_STEPS: usize = 100_000;
+const PATTERN_STEPS: usize = 20_000;
 
 /// A compiled schema.
 pub struct Checker {
     validator: Validator,
+    schema: Value,
 }
 
 impl Checker {
@@ -31,12 +33,13 @@ impl Checker {
         if !schema.is_object() {
             return Err(format!("the schema is {}; an object is allowed", kind(schema)));
         }
+        cost::followable(schema)?;
         let validator = jsonschema::options()
             .offline()
             .with_pattern_options(PatternOptions::fancy_regex().backtrack_limit(PATTERN_STEPS))
             .build(schema)
             .map_err(|e| e.to_string())?;
-        Ok(Self { validator })
+        Ok(Self { validator, schema: schema.clone() })
     }
 
     /// Checks arguments of a text of `bytes` bytes.
@@ -45,6 +48,11 @@ impl Checker {
     /// What does not fit: where, what was found, what is allowed; one line each.
     pub fn check(&self, arguments: &Map<String, Value>, bytes: usize) -> Result<(), String> {
         let value = Value::Object(arguments.clone());
+        if !cost::bearable(&self.schema, &value) {
+            return Err("the tool's schema refers to itself too often, or the arguments are too many or too deep, to be \
+                        checked; give fewer and flatter ones"
+                .to_owned());
+        }
         let Err(first) = self.validator.validate(&value) else { return Ok(()) };
         if bytes > ALL_ERRORS_BYTES {
             return Err(words(&first));
