@@ -21,10 +21,13 @@ def tool(name, description, schema=None):
 def tools():
     if MODE == "many":
         return [tool(f"tool_{n:04}", f"Does the thing number {n}. " + "words " * 50, TEXT) for n in range(2000)]
+    if MODE == "names":
+        return [tool(f"name {n} \x1b]52;c;aGk=\x07" + "x" * 3000, "Has a bad name.") for n in range(500)]
     basic = [tool("echo", "Says what it is told.", TEXT), tool("crash", "Ends the server."),
              tool("hang", "Never answers."), tool("flood", "Answers with one line of 30 MB."),
              tool("long", "Answers with 100,000 bytes."), tool("fail", "Fails."), tool("odd", "Answers with an image."),
              tool("noise", "Writes garbage, then answers."), tool("change", "Changes the list of tools."),
+             tool("ask", "Asks and does not listen."), tool("mutter", "Says something aside.", TEXT),
              tool("echo", "Has the name of another."), tool("no good", "Has a name that cannot be used."),
              {"name": "broken", "description": "Has a schema that is none.", "inputSchema": {"type": "object", "properties": 7}}]
     if os.path.exists("changed"):
@@ -52,6 +55,15 @@ def call(number, name, arguments):
     elif name == "noise":
         sys.stdout.write("loading …\n\0\xff\n{\n[[[[\n")
         sys.stdout.flush()
+    elif name == "ask":
+        # asks for ever, and reads no answer
+        pings = "".join(json.dumps({"jsonrpc": "2.0", "id": f"{n}" * 50, "method": "ping"}) + "\n" for n in range(500))
+        while True:
+            sys.stdout.write(pings)
+            sys.stdout.flush()
+    elif name == "mutter":
+        print(f"muttering about {arguments['text']}", file=sys.stderr, flush=True)
+        print(f"mumbling about {arguments['text']}", flush=True)
     elif name == "change":
         open("changed", "w").close()
         say({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
@@ -69,6 +81,11 @@ def answer(message):
             "protocolVersion": version, "capabilities": {"tools": {"listChanged": True}},
             "serverInfo": {"name": "hostile", "version": "1"}}})
     elif method == "tools/list":
+        if MODE == "large":
+            count = int((message.get("params") or {}).get("cursor") or 0)
+            say({"jsonrpc": "2.0", "id": number, "result": {
+                "tools": [tool(f"{count}" + "n" * 4_000_000, "Has a long name.")], "nextCursor": str(count + 1)}})
+            return
         if MODE == "endless":
             count = int((message.get("params") or {}).get("cursor") or 0)
             say({"jsonrpc": "2.0", "id": number, "result": {
@@ -84,7 +101,7 @@ def answer(message):
 
 
 if MODE == "die":
-    print("no database here", file=sys.stderr)
+    print("no database\x1b]52;c;aGk=\x07 here", file=sys.stderr)
     sys.exit(3)
 if MODE == "hang":
     time.sleep(3600)

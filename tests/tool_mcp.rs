@@ -181,7 +181,7 @@ fn a_server_that_dies_at_its_start_is_told_with_its_own_words() {
     tokio_uring::start(async {
         let place = Place::new();
         let found = find(&place.server("die"), "anything").await;
-        assert!(found.contains("exit status 3") && found.contains("no database here"), "{found}");
+        assert!(found.contains("exit status 3") && found.contains("no database"), "{found}");
         let mut spec = place.spec("good");
         if let McpTransport::Stdio { program, .. } = &mut spec.transport {
             *program = "/nowhere/at/all".into();
@@ -322,5 +322,85 @@ fn a_server_leaves_nothing_behind_when_it_is_dropped() {
         assert!(runs(pid));
         drop(registry);
         gone(pid).await;
+    });
+}
+
+#[test]
+fn a_server_that_asks_and_reads_no_answer_fills_no_memory() {
+    tokio_uring::start(async {
+        let place = Place::new();
+        let registry = place.server("usual");
+        find(&registry, "echo").await;
+        let before = memory("VmRSS");
+        let asked = call(&registry, "srv/ask", "{}", place.context(4)).await;
+        assert_eq!(asked.outcome, ToolOutcome::TimedOut, "{}", asked.content);
+        assert!(asked.content.contains("does not answer any more"), "{}", asked.content);
+        let grown = memory("VmRSS").saturating_sub(before);
+        assert!(grown < 64 << 20, "{grown} bytes");
+        let again = call(&registry, "srv/echo", r#"{"text":"hello"}"#, place.context(10)).await;
+        assert_eq!(again.content, "hello");
+    });
+}
+
+#[test]
+fn what_a_server_says_in_the_call_of_one_session_is_told_to_no_other() {
+    tokio_uring::start(async {
+        let place = Place::new();
+        let registry = place.server("usual");
+        let secret = r#"{"text":"my secret"}"#;
+        call(&registry, "srv/mutter", secret, place.context(10)).await;
+        let other = call(&registry, "srv/crash", "{}", place.context(10)).await;
+        assert!(other.content.contains("out of cheese"), "{}", other.content);
+        assert!(!other.content.contains("secret"), "{}", other.content);
+
+        // one that fails is told what was said in it, and the others only that it failed
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        call(&registry, "srv/mutter", secret, place.context(10)).await;
+        let (hung, crashed) = tokio::join!(
+            call(&registry, "srv/hang", "{}", place.context(1)),
+            call(&registry, "srv/mutter", secret, place.context(1))
+        );
+        let told = [hung.content, crashed.content, find(&registry, "").await, registry.problems().join("")];
+        assert!(!told.join("").contains("secret"), "{told:?}");
+    });
+}
+
+#[test]
+fn the_crash_of_one_session_is_told_to_others_without_its_words() {
+    tokio_uring::start(async {
+        let place = Place::new();
+        let registry = place.server("usual");
+        let crashed = call(&registry, "srv/crash", "{}", place.context(10)).await;
+        assert!(crashed.content.contains("out of cheese"), "{}", crashed.content);
+        let problem = registry.problems().join("");
+        assert!(problem.contains("exit status 7") && !problem.contains("cheese"), "{problem}");
+    });
+}
+
+#[test]
+fn names_that_cannot_be_used_are_left_out_and_counted_and_long_lists_end() {
+    tokio_uring::start(async {
+        let place = Place::new();
+        let registry = place.server("names");
+        assert_eq!(find(&registry, "").await, "No tools are installed.");
+        let place = Place::new();
+        let registry = place.server("large");
+        let before = memory("VmRSS");
+        assert_eq!(find(&registry, "").await, "No tools are installed.");
+        let grown = memory("VmRSS").saturating_sub(before);
+        assert!(grown < 100 << 20, "{grown} bytes");
+        assert!(registry.problems().is_empty(), "{:?}", registry.problems());
+    });
+}
+
+#[test]
+fn what_a_server_says_of_itself_controls_no_terminal() {
+    tokio_uring::start(async {
+        let place = Place::new();
+        let registry = place.server("die");
+        find(&registry, "").await;
+        let problem = registry.problems().join("");
+        assert!(problem.contains("no database\\u{1b}]52"), "{problem:?}");
+        assert!(!problem.chars().any(char::is_control), "{problem:?}");
     });
 }

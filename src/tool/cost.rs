@@ -43,12 +43,12 @@ pub fn followable(schema: &Value) -> Result<(), String> {
                 }
                 for (key, member) in map {
                     match member {
-                        Value::String(target) if REFERENCES.contains(&key.as_str()) => {
-                            if walk.targets(target).is_empty() {
-                                return Err(format!(
-                                    "{key} {target:?} leads to nothing in it; nothing is fetched"
-                                ));
-                            }
+                        Value::String(target)
+                            if REFERENCES.contains(&key.as_str()) && walk.targets(target).is_empty() =>
+                        {
+                            return Err(format!(
+                                "{key} {target:?} leads to nothing in it; nothing is fetched"
+                            ));
                         }
                         member if !DATA.contains(&key.as_str()) => todo.push(member),
                         _ => {}

@@ -13,6 +13,20 @@ pub fn beginning(text: &str, chars: usize) -> String {
     }
 }
 
+/// A text in one line, for messages about what somebody else wrote: control characters are shown as they are written in
+/// a program's text, and what turns the direction of writing too.
+pub fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => line.extend(c.escape_unicode()),
+            c if c.is_control() => line.extend(c.escape_default()),
+            c => line.push(c),
+        }
+    }
+    line
+}
+
 /// The beginning and the end of a stream, in bounded memory.
 #[derive(Debug)]
 pub struct Capture {

@@ -22,6 +22,7 @@ mod cost;
 mod excerpt;
 mod find;
 mod mcp;
+mod name;
 mod port;
 mod process;
 mod read_session;

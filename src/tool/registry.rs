@@ -11,12 +11,9 @@ use serde_json::{Map, Value};
 
 use super::arguments::{self, inner_call, kind};
 use super::find::{Entry, Index};
+use super::name::{CALL_TOOL, FIND_TOOL, NAME_BYTES, usable};
 use super::schema::Checker;
 use super::{McpServer, Policy, Run, Tool, ToolDescription, ToolReply};
-
-/// The two tools' names; no installed tool may have one of them.
-const FIND_TOOL: &str = "find_tool";
-const CALL_TOOL: &str = "call_tool";
 
 /// The two tools as the model is shown them. It is part of the prompt's head: any change of a byte begins a
 /// new epoch of every session.
@@ -34,8 +31,6 @@ const SCHEMA_IN_ERROR_BYTES: usize = 1500;
 /// How many servers that are missing `find_tool` tells of, and with how many characters each.
 const PROBLEMS_TOLD: usize = 4;
 const PROBLEM_CHARS: usize = 300;
-/// How many bytes a tool's name may have.
-const NAME_BYTES: usize = 128;
 
 /// A tool and whether it may be run.
 pub struct Installed {
@@ -89,16 +84,11 @@ struct Tools {
 }
 
 impl Tools {
-    /// Servers' tools whose names cannot be used are left out: they are not ours to mend.
     fn new(fixed: &BTreeMap<String, Rc<Callable>>, servers: &[Rc<McpServer>]) -> Self {
         let mut tools = fixed.clone();
         for installed in servers.iter().flat_map(McpServer::tools) {
             let name = installed.tool.name().to_owned();
-            if usable(&name) {
-                tools.entry(name).or_insert_with(|| Rc::new(Callable::new(installed)));
-            } else {
-                log::warn!(EVENT = "mcp_tool_left_out"; "the tool {name:?} is left out: {}", RegistryError::Name(name.clone()));
-            }
+            tools.entry(name).or_insert_with(|| Rc::new(Callable::new(installed)));
         }
         let shown = tools.iter().filter(|(_, callable)| callable.policy != Policy::Deny);
         let entries = shown.map(|(name, callable)| Entry {
@@ -309,9 +299,4 @@ impl Registry {
         }
         format!("there is no tool {short:?}. {} Use find_tool to search.", self.now().index.suggest(name))
     }
-}
-
-fn usable(name: &str) -> bool {
-    let fits = |b: u8| b.is_ascii_alphanumeric() || b"_-./".contains(&b);
-    (1..=NAME_BYTES).contains(&name.len()) && name.bytes().all(fits) && name != FIND_TOOL && name != CALL_TOOL
 }

@@ -1,6 +1,6 @@
 //! One connection to a server: from its start and handshake to its end.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use rmcp::model::{
     CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig, ClientRequest, Implementation,
     JsonObject, PaginatedRequestParams, PingRequest,
 };
-use rmcp::service::{NotificationContext, RunningService, ServiceError};
+use rmcp::service::{ClientInitializeError, NotificationContext, RunningService, ServiceError};
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
@@ -24,9 +24,11 @@ use tokio::task::JoinHandle;
 
 use super::super::confine::Reach;
 use super::super::excerpt::{Capture, beginning};
+use super::super::name::usable;
 use super::super::process::{Pipes, Process, Rlimits, Start};
 use super::super::report::failure;
 use super::http::HttpClient;
+use super::paced::Paced;
 use super::reader::{self, Bounded, Notes};
 use super::{MESSAGE_BYTES, content};
 
@@ -107,6 +109,25 @@ pub struct Connection {
     service: RunningService<RoleClient, Client>,
     changed: Arc<AtomicBool>,
     child: Option<Child>,
+    calls: Calls,
+}
+
+/// Which calls were made, to tell nobody what a server said in the call of another.
+#[derive(Debug, Default)]
+struct Calls {
+    made: Cell<bool>,
+    running: Cell<u32>,
+    /// Since the last time that none ran, more than one did at once.
+    mixed: Cell<bool>,
+}
+
+/// A call that runs, until it is dropped.
+struct Running<'a>(&'a Calls);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.running.set(self.0.running.get().saturating_sub(1));
+    }
 }
 
 /// A server's process, and what is known of it.
@@ -144,7 +165,7 @@ impl Connection {
                 let transport = transport.with_max_line_length(MESSAGE_BYTES.saturating_add(1));
                 let shaken = tokio::select! {
                     biased;
-                    shaken = serve_client(client, transport) => shaken.map_err(|e| chain(&e)),
+                    shaken = serve_client(client, Paced::new(transport)) => shaken.map_err(|e| unshaken(&e)),
                     () = child.ended() => Err("it ended at its start".to_owned()),
                     () = tokio::time::sleep(limit) => Err(late()),
                 };
@@ -156,12 +177,12 @@ impl Connection {
                 let config = StreamableHttpClientTransportConfig::with_uri(uri);
                 let http = HttpClient::new(host, *port, path);
                 let transport = StreamableHttpClientTransport::with_client(http, config);
-                let shaken = tokio::time::timeout(limit, serve_client(client, transport)).await;
-                (shaken.map_err(|_| late()).and_then(|shaken| shaken.map_err(|e| chain(&e))), None)
+                let shaken = tokio::time::timeout(limit, serve_client(client, Paced::new(transport))).await;
+                (shaken.map_err(|_| late()).and_then(|shaken| shaken.map_err(|e| unshaken(&e))), None)
             }
         };
         match shaken {
-            Ok(service) => Ok(Self { service, changed, child }),
+            Ok(service) => Ok(Self { service, changed, child, calls: Calls::default() }),
             Err(why) => Err(Box::new(Failed { why: short(&why), child })),
         }
     }
@@ -176,11 +197,11 @@ impl Connection {
         self.changed.swap(false, Ordering::Relaxed)
     }
 
-    /// The tools that it offers now, and how many were left out because they cannot be taken.
+    /// The tools that the server of this name offers now, and how many were left out because they cannot be taken.
     ///
     /// # Errors
     /// The server's or the SDK's.
-    pub async fn list(&self) -> Result<(Vec<Listed>, usize), ServiceError> {
+    pub async fn list(&self, server: &str) -> Result<(Vec<Listed>, usize), ServiceError> {
         let (mut tools, mut bytes, mut left_out): (Vec<Listed>, usize, usize) = (Vec::new(), 0, 0);
         let mut cursor: Option<String> = None;
         loop {
@@ -193,16 +214,18 @@ impl Connection {
                     text.get(..text.floor_char_boundary(DESCRIPTION_BYTES)).unwrap_or_default().to_owned();
                 let schema = content::schema((*tool.input_schema).clone());
                 let size = schema.as_ref().map_or(0, |schema| schema.to_string().len());
-                bytes = bytes.saturating_add(size).saturating_add(text.len());
-                let known = tools.len() >= TOOLS || bytes > LIST_BYTES || size > SCHEMA_BYTES;
+                bytes = bytes.saturating_add(size).saturating_add(text.len()).saturating_add(tool.name.len());
+                let fits = tools.len() < TOOLS && bytes <= LIST_BYTES && size <= SCHEMA_BYTES;
                 match schema {
-                    Ok(schema) if !known => tools.push(Listed { name: tool.name.into_owned(), text, schema }),
+                    Ok(schema) if fits && usable(&format!("{server}/{}", tool.name)) => {
+                        tools.push(Listed { name: tool.name.into_owned(), text, schema });
+                    }
                     _ => left_out = left_out.saturating_add(1),
                 }
             }
             // a server may give the same cursor for ever
             let next = page.next_cursor.filter(|next| Some(next) != cursor.as_ref() && !empty);
-            if next.is_none() || tools.len() >= TOOLS || bytes > LIST_BYTES {
+            if next.is_none() || tools.len() >= TOOLS || left_out >= TOOLS || bytes > LIST_BYTES {
                 break;
             }
             cursor = next;
@@ -219,6 +242,7 @@ impl Connection {
     /// # Errors
     /// The server's or the SDK's.
     pub async fn call(&self, tool: &str, arguments: JsonObject) -> Result<CallToolResult, ServiceError> {
+        let _running = self.begin_call();
         let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
         let call = self.service.peer().call_tool(params);
         let Some(child) = &self.child else { return call.await };
@@ -236,10 +260,31 @@ impl Connection {
         matches!(answer, Ok(Ok(_) | Err(ServiceError::McpError(_))))
     }
 
-    /// What is known of why it ended, or does not answer; begins with a colon, or is empty.
+    /// From now on what it says belongs to this call, unless another one runs.
+    fn begin_call(&self) -> Running<'_> {
+        let Calls { made, running, mixed } = &self.calls;
+        made.set(true);
+        mixed.set(running.get() > 0);
+        if let (0, Some(child)) = (running.get(), &self.child) {
+            child.forget();
+        }
+        running.set(running.get().saturating_add(1));
+        Running(&self.calls)
+    }
+
+    /// What is known of why it ended, or does not answer; begins with a colon, or is empty. For all to hear: of what it
+    /// said only what it said before it was first called.
     pub async fn remains(&self) -> String {
         match &self.child {
-            Some(child) => child.remains().await,
+            Some(child) => child.remains(!self.calls.made.get()).await,
+            None => String::new(),
+        }
+    }
+
+    /// The same for the call that has just failed: with what the server said meanwhile, unless other calls ran too.
+    pub async fn remains_of_call(&self) -> String {
+        match &self.child {
+            Some(child) => child.remains(!self.calls.mixed.get()).await,
             None => String::new(),
         }
     }
@@ -270,7 +315,7 @@ impl Failed {
     /// In words, with what the server itself said.
     pub async fn words(&self) -> String {
         match &self.child {
-            Some(child) => format!("{}{}", self.why, child.remains().await),
+            Some(child) => format!("{}{}", self.why, child.remains(true).await),
             None => self.why.clone(),
         }
     }
@@ -291,13 +336,23 @@ impl Child {
         tokio::time::sleep(END_GRACE).await;
     }
 
-    async fn remains(&self) -> String {
+    /// Forgets what it said.
+    fn forget(&self) {
+        self.stderr.replace(Capture::end(STDERR_BYTES));
+        reader::forget(&self.notes);
+    }
+
+    /// How it ended, if it has, and what it said, if that is for whoever asks.
+    async fn remains(&self, said: bool) -> String {
         let mut words = String::new();
         if tokio::time::timeout(END_GRACE, self.process.exited()).await.is_ok() {
             let how = self.process.status().map_or_else(|| "ended".to_owned(), failure);
             words.push_str(&format!("; it {how}"));
             // what it said last may still be in the pipe
             tokio::task::yield_now().await;
+        }
+        if !said {
+            return words;
         }
         words.push_str(&reader::words(&self.notes));
         let stderr = self.stderr.borrow().excerpt(STDERR_BYTES).text;
@@ -314,6 +369,14 @@ async fn complaints(pipe: Option<ChildStderr>, into: Rc<RefCell<Capture>>) {
     let mut buffer = vec![0; 4096];
     while let Ok(count @ 1..) = pipe.read(&mut buffer).await {
         into.borrow_mut().push(buffer.get(..count).unwrap_or_default());
+    }
+}
+
+/// Why there was no handshake, without the SDK's names for its own parts.
+fn unshaken(error: &ClientInitializeError) -> String {
+    match error {
+        ClientInitializeError::TransportError { error, .. } => chain(&*error.error),
+        other => chain(other),
     }
 }
 

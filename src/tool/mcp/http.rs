@@ -158,8 +158,15 @@ fn beginning(body: &[u8]) -> String {
 /// What an answer that is no success says.
 async fn refused<T>(response: Response<Incoming>) -> Answer<T> {
     let status = response.status();
+    let remedy = if status.is_redirection() {
+        "; loopd follows no redirects: give the address that it redirects to as `url`"
+    } else if status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN {
+        "; loopd cannot authorize itself: give as `url` the address of a proxy that does"
+    } else {
+        ""
+    };
     let body = whole(response).await.unwrap_or_default();
-    let why = format!("HTTP {status}: {}", beginning(&body));
+    let why = format!("HTTP {status}{remedy}: {}", beginning(&body));
     Err(StreamableHttpError::UnexpectedServerResponse(Cow::Owned(why)))
 }
 
@@ -298,6 +305,26 @@ mod tests {
             let one = format!("{}{end}", line.repeat(4)).into_bytes();
             let refused = answered(one, 65_536).await.unwrap_err();
             assert!(refused.contains("an event of more than 8388608 bytes"), "{end:?}: {refused}");
+        }
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn what_is_not_supported_is_told_with_what_to_do() {
+        for (status, says) in
+            [("307 Temporary Redirect", "redirects to"), ("401 Unauthorized", "a proxy that does")]
+        {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let port = listener.local_addr().unwrap().port();
+            tokio::spawn(async move {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let _asked = stream.read(&mut [0; 4096]).await.unwrap();
+                let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 2\r\nlocation: /x\r\n\r\nno");
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            });
+            let client = HttpClient::new("127.0.0.1", port, "");
+            let refused = client.get_stream("".into(), None, None, None, Headers::new()).await;
+            let why = refused.err().unwrap().to_string();
+            assert!(why.contains(says) && why.contains(status), "{why}");
         }
     }
 

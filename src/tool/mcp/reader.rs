@@ -34,6 +34,11 @@ pub fn words(notes: &Notes) -> String {
     }
 }
 
+/// Forgets the line that is no message.
+pub fn forget(notes: &Notes) {
+    notes.lock().unwrap_or_else(PoisonError::into_inner).garbage = None;
+}
+
 /// Passes a server's output on, line by line bounded.
 pub struct Bounded<R> {
     inner: R,

@@ -11,7 +11,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::super::command::Stream;
-use super::super::excerpt::Capture;
+use super::super::excerpt::{Capture, one_line};
 use super::super::report::text_reply;
 use super::super::spill::Spill;
 use super::super::{
@@ -129,7 +129,7 @@ impl McpServer {
             && connection.take_changed()
         {
             let limit = Duration::from_secs(self.spec.start_seconds);
-            let why = match tokio::time::timeout(limit, connection.list()).await {
+            let why = match tokio::time::timeout(limit, connection.list(&self.spec.name)).await {
                 Ok(Ok(listed)) => return self.take(listed),
                 Ok(Err(e)) => format!("its tools cannot be listed: {}", short(&e.to_string())),
                 Err(_) => "it did not list its tools in time".to_owned(),
@@ -197,7 +197,7 @@ impl McpServer {
                 return Err(format!("the MCP server {name} cannot be used: {}", failed.words().await));
             }
         };
-        let listing = tokio::time::timeout(limit.saturating_sub(began.elapsed()), connection.list());
+        let listing = tokio::time::timeout(limit.saturating_sub(began.elapsed()), connection.list(name));
         let listed = match listing.await {
             Ok(Ok(listed)) => listed,
             listing => {
@@ -217,25 +217,24 @@ impl McpServer {
 
     /// Remembers a failure, and when the next try may be.
     fn failed(&self, why: &str) {
-        let name = &self.spec.name;
+        let (name, why) = (&self.spec.name, one_line(why));
         log::warn!(EVENT = "mcp_failed", SERVER = name.as_str(); "{why}");
         let mut state = self.state.borrow_mut();
-        state.problem = Some(why.to_owned());
+        state.problem = Some(why);
         let pause = FIRST_PAUSE.saturating_mul(1 << state.failures.min(10)).min(LONGEST_PAUSE);
         state.failures = state.failures.saturating_add(1);
         state.not_before = Instant::now().checked_add(pause);
     }
 
     /// Lets go of a connection that is of no use any more, unless that was done already: several calls may find it so,
-    /// some of them when there is another one.
-    async fn lost(&self, connection: &Rc<Connection>, why: &str) -> String {
-        let why = format!("{why}{}", connection.remains().await);
+    /// some of them when there is another one. `why` is for all to hear, in every session and the journal.
+    async fn lost(&self, connection: &Rc<Connection>, why: &str) {
+        let why = format!("the MCP server {}: {why}{}", self.spec.name, connection.remains().await);
         let current = self.state.borrow().connection.as_ref().is_some_and(|now| Rc::ptr_eq(now, connection));
         if current {
             self.state.borrow_mut().connection = None;
-            self.failed(&format!("the MCP server {}: {why}", self.spec.name));
+            self.failed(&why);
         }
-        why
     }
 
     async fn call(&self, tool: &str, arguments: &str, context: &CallContext) -> ToolReply {
@@ -285,7 +284,8 @@ impl McpServer {
                 }
                 Err(e) => {
                     let why = if connection.alive() { chain(&e) } else { "it ended in the middle of the call".to_owned() };
-                    let why = self.lost(&connection, &short(&why)).await;
+                    let why = format!("{}{}", short(&why), connection.remains_of_call().await);
+                    self.lost(&connection, "it was lost in the middle of a call").await;
                     return ToolReply::error(format!(
                         "The tool {name}/{tool} failed: the MCP server {name} is gone: {why}. What it did until then is \
                          unknown. It is started again when it is called again."
