@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 
 use super::connection::Connection;
+use super::hub::Place;
 use super::{ChannelError, ChannelLimits, Hub, Listener};
 use crate::proto::{ErrorBody, ErrorCode, Outgoing, Reply, Request, SessionId};
 
@@ -43,6 +44,14 @@ pub trait Service: 'static {
         peer: Peer,
         request: Request,
     ) -> impl Future<Output = Result<Reply, ErrorBody>>;
+
+    /// Whether a process may be a client at all; asked once, when it connects.
+    ///
+    /// # Errors
+    /// What it is told instead.
+    fn admit(&self, _pid: i32) -> Result<(), ErrorBody> {
+        Ok(())
+    }
 
     /// Whether a session may be attached to, and whether a turn of it runs or waits.
     fn attach(&self, session: &SessionId) -> impl Future<Output = Result<bool, ErrorBody>>;
@@ -90,12 +99,12 @@ pub async fn serve<S: Service>(
             Some(ended) = connections.join_next(), if !connections.is_empty() => report(ended),
             stream = accept(&socket, &short) => {
                 accepted = accepted.saturating_add(1);
-                match shared.hub.enter(shared.limits.clients) {
-                    Some(place) => {
+                match place(&shared, &stream) {
+                    Ok(place) => {
                         let connection = Connection::new(Rc::clone(&shared), accepted);
                         connections.spawn_local(connection.run(stream, place));
                     }
-                    None => turn_away(&stream, accepted, &shared.limits),
+                    Err(error) => turn_away(&stream, accepted, error),
                 }
             }
         }
@@ -150,16 +159,25 @@ fn is_the_clients(error: &io::Error) -> bool {
     matches!(errno, Some(Errno::ECONNABORTED | Errno::EINTR | Errno::EPROTO))
 }
 
-/// Tells a client that there are too many. Its queue is empty, so the line fits without waiting.
-fn turn_away(stream: &UnixStream, client: u64, limits: &ChannelLimits) {
+/// A place for a client, if it may have one.
+fn place<S: Service>(shared: &Shared<S>, stream: &UnixStream) -> Result<Place, ErrorBody> {
+    if let Some(pid) = stream.peer_cred().ok().and_then(|peer| peer.pid()) {
+        shared.service.admit(pid)?;
+    }
+    let most = shared.limits.clients;
+    shared.hub.enter(most).ok_or_else(|| {
+        let why = format!(
+            "the daemon already has {most} clients, its limit (limits.clients); close one, or raise the limit"
+        );
+        ErrorBody::new(ErrorCode::Limit, why)
+    })
+}
+
+/// Tells a client why it is none. Its queue is empty, so the line fits without waiting.
+fn turn_away(stream: &UnixStream, client: u64, error: ErrorBody) {
     let uid = stream.peer_cred().map(|peer| peer.uid()).ok();
-    log::warn!(client, uid, limit = limits.clients; "a client too many is turned away");
-    let why = format!(
-        "the daemon already has {} clients, its limit (limits.clients); close one, or raise the limit",
-        limits.clients
-    );
-    let error = Outgoing::Error(None, ErrorBody::new(ErrorCode::Limit, why));
-    if let Ok(line) = error.to_line()
+    log::warn!(client, uid; "a client is turned away: {}", error.message);
+    if let Ok(line) = Outgoing::Error(None, error).to_line()
         && let Err(e) = stream.try_write(&line)
     {
         log::debug!(client; "it could not be told: {e}");

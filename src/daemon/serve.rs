@@ -108,6 +108,7 @@ async fn run(config: Config, common: &Common) -> Result<(), Box<dyn std::error::
     let holder = Rc::clone(&daemon);
     let idle = Duration::from_secs(holder.config.borrow().limits.idle_session_seconds);
     let dropping = tokio::task::spawn_local(async move { holder.sessions.drop_idle(idle).await });
+    let reaping = tokio::task::spawn_local(crate::tool::reap_for_ever());
     let stop = until_told(Rc::clone(&daemon), common, signals);
     channel::serve(listener, Rc::clone(&daemon), hub, limits, run, async {
         stop.await;
@@ -122,6 +123,7 @@ async fn run(config: Config, common: &Common) -> Result<(), Box<dyn std::error::
     stalls.abort();
     saving.abort();
     dropping.abort();
+    reaping.abort();
     drop((lock, slots));
     log::info!(EVENT = "ended"; "loopd has ended in order");
     Ok(())

@@ -64,6 +64,15 @@ impl Service for Daemon {
         self.answer(&peer, request).await
     }
 
+    /// A tool with the network could approve its own calls, and read what its walls keep from it.
+    fn admit(&self, pid: i32) -> Result<(), ErrorBody> {
+        if crate::tool::is_a_tools(pid) {
+            let why = format!("process {pid} was started by a tool, and loopd does not talk to its tools");
+            return Err(ErrorBody::new(ErrorCode::NotAllowed, why));
+        }
+        Ok(())
+    }
+
     async fn attach(&self, session: &SessionId) -> Result<bool, ErrorBody> {
         let info = self.sessions.catalog().info(session).await.map_err(|e| of_store(&e))?;
         Ok(self.overlay(info).state == SessionState::Running)

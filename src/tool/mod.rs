@@ -14,6 +14,7 @@
 //!   a few seconds, and holds no more of the output than the limit and a constant.
 //! - Never touches the log; the only files written are spill files, where the caller says.
 
+mod adopted;
 mod arguments;
 mod cancel;
 mod command;
@@ -34,6 +35,7 @@ mod spill;
 mod sweep;
 mod time;
 
+pub use adopted::{is_a_tools, reap_for_ever};
 pub use cancel::Cancel;
 pub use command::{CommandSpec, CommandTool};
 pub use confine::{ConfineError, Reach, landlock_version};

@@ -20,6 +20,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 
+use super::adopted;
 use super::confine::{Reach, Walls};
 use super::sweep::{self, Known, Mark};
 
@@ -138,14 +139,18 @@ impl Process {
         let (parent, rlimits) = (std::process::id(), start.rlimits);
         // SAFETY: `prepare` only makes system calls on memory that exists already, as it must between fork and exec
         unsafe { command.pre_exec(move || prepare(parent, rlimits, &walls)) };
-        let mut child = command.spawn()?;
-        let leader = child.id().and_then(|pid| i32::try_from(pid).ok()).ok_or(io::ErrorKind::NotFound)?;
+        let variable = format!("{MARK}={variable}");
+        adopted::adopt();
+        let (mut child, leader) = {
+            // together: else another call's sweep might take it for an orphan
+            let mut leaders = adopted::leaders();
+            let child = command.spawn()?;
+            let leader = child.id().and_then(|pid| i32::try_from(pid).ok()).ok_or(io::ErrorKind::NotFound)?;
+            leaders.insert(leader, variable.clone());
+            (child, leader)
+        };
         let family = Family {
-            mark: Mark {
-                leader,
-                started: sweep::started(leader).unwrap_or(u64::MAX),
-                variable: format!("{MARK}={variable}"),
-            },
+            mark: Mark { leader, started: sweep::started(leader).unwrap_or(u64::MAX), variable },
             known: RefCell::default(),
             gone: false,
         };
@@ -239,6 +244,8 @@ impl Drop for Family {
             self.kill();
             self.kill();
         }
+        adopted::leaders().remove(&self.mark.leader);
+        adopted::reap();
     }
 }
 

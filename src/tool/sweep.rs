@@ -1,13 +1,15 @@
 //! Finding what a tool left running, by `/proc`.
 //!
 //! A process counts as the tool's when it was started after it and is in its session or its process
-//! group, descends from it, or has its mark in the environment. So what escapes is a process that has left session
-//! and group, whose parent is gone, and that has thrown the mark away (or belongs to another user).
+//! group, descends from it, or has its mark in the environment; or when it has left all of these, came to the daemon
+//! as an orphan, and has no other call's mark. Of two calls that run at once, the first to end takes such a one away.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+
+use super::adopted::{Own, leaders};
 
 /// How much of a process's environment is searched for the mark, in bytes.
 const ENVIRONMENT_BYTES: u64 = 256 * 1024;
@@ -25,18 +27,36 @@ pub struct Mark {
 
 /// One line of `/proc/<pid>/stat`, as far as it matters.
 #[derive(Debug, PartialEq, Eq)]
-struct Stat {
-    pid: i32,
-    dead: bool,
-    parent: i32,
+pub struct Stat {
+    /// Its number.
+    pub pid: i32,
+    /// It has ended and was not reaped.
+    pub dead: bool,
+    /// Its parent.
+    pub parent: i32,
     group: i32,
-    session: i32,
+    /// Its session.
+    pub session: i32,
     started: u64,
 }
 
 /// When a process was started, in the kernel's ticks since boot.
 pub fn started(pid: i32) -> Option<u64> {
-    Some(stat(&Path::new("/proc").join(pid.to_string()))?.started)
+    Some(stat_of(pid)?.started)
+}
+
+/// What the kernel says of a process, if it is there.
+pub fn stat_of(pid: i32) -> Option<Stat> {
+    stat(&Path::new("/proc").join(pid.to_string()))
+}
+
+/// All processes, each with its folder in `/proc`.
+pub fn all() -> impl Iterator<Item = (Stat, PathBuf)> {
+    let entries = fs::read_dir("/proc").into_iter().flatten();
+    entries.filter_map(|entry| {
+        let path = entry.ok()?.path();
+        Some((stat(&path)?, path))
+    })
 }
 
 /// A process: its number, and when it was started, since numbers are used again.
@@ -45,18 +65,16 @@ pub type Known = (i32, u64);
 /// All living processes of a tool, the direct child included. Those in `known` were found earlier, and count
 /// even when they have lost all that shows whose they are.
 pub fn living(mark: &Mark, known: &BTreeSet<Known>) -> BTreeSet<Known> {
-    let mut candidates: Vec<(Stat, PathBuf)> = Vec::new();
-    let Ok(entries) = fs::read_dir("/proc") else { return BTreeSet::new() };
     let own = i32::try_from(std::process::id()).unwrap_or_default();
-    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
-        if let Some(stat) = stat(&path)
-            && stat.started >= mark.started
-            && stat.pid != own
-        {
-            candidates.push((stat, path));
-        }
-    }
+    // held until the end: what is just being started looks like an orphan
+    let (leaders, adopter) = (leaders(), Own::now());
+    let candidates: Vec<(Stat, PathBuf)> =
+        all().filter(|(stat, _)| stat.started >= mark.started && stat.pid != own).collect();
     let mut found = BTreeSet::from([mark.leader]);
+    let left_behind = |stat: &Stat, path: &Path| {
+        adopter.as_ref().is_some_and(|own| own.adopted(stat, &leaders)) && !another_call(path, mark, &leaders)
+    };
+    found.extend(candidates.iter().filter(|(stat, path)| left_behind(stat, path)).map(|(stat, _)| stat.pid));
     // parents usually have the lower number, so one pass mostly does; a pass that finds nothing is the last
     loop {
         let before = found.len();
@@ -94,6 +112,12 @@ fn parse(line: &[u8]) -> Option<Stat> {
     // after the session (field 6) the start time is field 22
     let started = fields.nth(15)?.parse().ok()?;
     Some(Stat { pid, dead, parent, group, session, started })
+}
+
+/// Whether it has the mark of another call that runs.
+fn another_call(dir: &Path, mark: &Mark, leaders: &BTreeMap<i32, String>) -> bool {
+    let others = leaders.iter().filter(|(leader, _)| **leader != mark.leader);
+    others.map(|(_, variable)| variable).any(|variable| marked(dir, variable))
 }
 
 fn marked(dir: &Path, variable: &str) -> bool {

@@ -154,6 +154,8 @@ pub enum ErrorCode {
     Waiting,
     /// A limit of `[limits]`.
     Limit,
+    /// A client that the daemon does not talk to.
+    NotAllowed,
     /// The daemon is ending.
     ShuttingDown,
     /// A defect of the daemon.

@@ -1,0 +1,83 @@
+//! What a tool's processes leave behind comes to the daemon, not to init: it is their subreaper. So a process that has
+//! left its session, its group, its parent and its mark is still known for a tool's, and can be killed and reaped.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nix::libc;
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::{Pid, getsid};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::sweep::{self, Stat};
+
+/// How long after the end of a child the dead are looked for, so that many ends are one look.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The direct children that tools were started as, with the marks of their processes.
+static LEADERS: Mutex<BTreeMap<i32, String>> = Mutex::new(BTreeMap::new());
+
+/// The direct children that tools were started as. While this is held, none is started.
+pub fn leaders() -> MutexGuard<'static, BTreeMap<i32, String>> {
+    LEADERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes this process the one that orphans below it come to. A second time does nothing.
+pub fn adopt() {
+    // SAFETY: a system call on numbers; it cannot fail on a kernel that this program runs on
+    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
+}
+
+/// This process, as far as it has adopted others.
+pub struct Own {
+    pid: i32,
+    session: i32,
+}
+
+impl Own {
+    /// Init is everybody's parent: there an orphan may be anybody's, and none counts as adopted.
+    pub fn now() -> Option<Self> {
+        let pid = i32::try_from(std::process::id()).ok().filter(|pid| *pid != 1)?;
+        Some(Self { pid, session: getsid(None).ok()?.as_raw() })
+    }
+
+    /// Whether it is a child of ours that a tool left behind: what we started ourselves is in our session, or a leader.
+    pub fn adopted(&self, stat: &Stat, leaders: &BTreeMap<i32, String>) -> bool {
+        stat.parent == self.pid && stat.session != self.session && !leaders.contains_key(&stat.pid)
+    }
+}
+
+/// Takes the exit statuses of adopted processes that have died.
+pub fn reap() {
+    let leaders = leaders();
+    let Some(own) = Own::now() else { return };
+    for (stat, _) in sweep::all().filter(|(stat, _)| stat.dead && own.adopted(stat, &leaders)) {
+        let _status = waitpid(Pid::from_raw(stat.pid), Some(WaitPidFlag::WNOHANG));
+    }
+}
+
+/// Reaps what has been adopted, for ever: a server's processes may leave theirs behind at any time.
+pub async fn reap_for_ever() {
+    let Ok(mut ends) = signal(SignalKind::child()) else { return };
+    while ends.recv().await.is_some() {
+        tokio::time::sleep(PAUSE).await;
+        reap();
+    }
+}
+
+/// Whether a process descends from this one, or can't be looked at any more: nobody but tools does.
+pub fn is_a_tools(pid: i32) -> bool {
+    let own = i32::try_from(std::process::id()).unwrap_or_default();
+    if own == 1 {
+        return false;
+    }
+    let mut at = pid;
+    while at > 1 && at != own {
+        match sweep::stat_of(at) {
+            Some(stat) => at = stat.parent,
+            None => return true,
+        }
+    }
+    at == own && pid != own
+}
