@@ -95,6 +95,36 @@ fn what_cannot_follow_is_refused() {
 }
 
 #[test]
+fn a_call_is_decided_about_once_and_one_that_was_denied_never_starts() {
+    use Decision::{Allow, Deny};
+    use ToolOutcome::{Denied, Error, Interrupted, Ok, TimedOut};
+    let decided = |call, decision| {
+        let (time, turn) = (Timestamp::from_millis(0), TurnId(1));
+        LogRecord::Approval(Approval { time, turn, call: CallId(call), decision, by: "uid 0".to_owned() })
+    };
+    let before = || vec![start(0), user(1, "a"), calling(1, &[1])];
+    let with = |more: &[LogRecord]| [before(), more.to_vec()].concat();
+    all_fit(&with(&[decided(1, Allow), tool_start(1, 1), tool_result(1, 1, Ok)]));
+    // the turn may end between the decision and the start
+    all_fit(&with(&[decided(1, Allow), tool_result(1, 1, Error)]));
+    all_fit(&with(&[decided(1, Deny), tool_result(1, 1, Denied)]));
+    all_fit(&with(&[decided(1, Deny), tool_result(1, 1, Error)]));
+    last_is_refused(&with(&[decided(1, Deny), tool_start(1, 1)]));
+    for ran in [Ok, TimedOut, Interrupted] {
+        last_is_refused(&with(&[decided(1, Deny), tool_result(1, 1, ran)]));
+        last_is_refused(&with(&[decided(1, Allow), tool_result(1, 1, ran)]));
+    }
+    for first in [Allow, Deny] {
+        last_is_refused(&with(&[decided(1, first), decided(1, Allow)]));
+        last_is_refused(&with(&[decided(1, first), decided(1, Deny)]));
+    }
+    last_is_refused(&with(&[decided(2, Allow)]));
+    last_is_refused(&with(&[tool_start(1, 1), decided(1, Allow)]));
+    last_is_refused(&with(&[decided(1, Allow), tool_result(1, 1, Denied)]));
+    last_is_refused(&with(&[tool_start(1, 1), tool_result(1, 1, Denied)]));
+}
+
+#[test]
 fn a_turn_that_ended_without_an_answer_can_be_taken_up_again() {
     for outcome in [TurnOutcome::Failed, TurnOutcome::Cancelled, TurnOutcome::Limit] {
         let mut sequence = all_fit(&[start(0), user(1, "a"), ended(outcome)]);

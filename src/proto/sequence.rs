@@ -3,8 +3,8 @@
 use std::fmt;
 
 use super::{
-    AssistantMessage, CallId, Carried, CarriedEnd, Epoch, Finish, LogRecord, SessionStart, ToolOutcome,
-    ToolResult, TurnEnd, TurnId, TurnOutcome,
+    AssistantMessage, CallId, Carried, CarriedEnd, Decision, Epoch, Finish, LogRecord, SessionStart,
+    ToolOutcome, ToolResult, TurnEnd, TurnId, TurnOutcome,
 };
 
 /// Why a record cannot stand where it stands.
@@ -34,6 +34,8 @@ fn violation<T>(why: impl Into<String>) -> Result<T, Violation> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CallState {
     Announced,
+    Allowed,
+    Denied,
     Started,
     Answered,
 }
@@ -61,7 +63,7 @@ struct Turn {
 /// What it holds to be true of every log: the first record is `session_start`, and no other; turns count
 /// up by one and one is open at a time; an assistant speaks only in a turn, and only when every call
 /// before has its result; a call's start and result follow its announcement, each at most once, results
-/// in the calls' order; a turn that failed, was cancelled or met a limit may be taken up again. What an epoch
+/// in the calls' order; a call is decided about at most once, before it starts, and one that was denied never starts; a turn that failed, was cancelled or met a limit may be taken up again. What an epoch
 /// takes over stands right behind its `session_start`, and a turn that was open must go on there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sequence {
@@ -156,16 +158,27 @@ impl Sequence {
             LogRecord::AssistantMessage(message) => self.assistant(message),
             LogRecord::ToolStart(start) => {
                 let call = self.call(start.turn, start.call, &start.name)?;
-                if call.state != CallState::Announced {
-                    return violation(format!("call {} is started a second time", start.call));
+                match call.state {
+                    CallState::Announced | CallState::Allowed => {
+                        call.state = CallState::Started;
+                        Ok(())
+                    }
+                    CallState::Denied => violation(format!("call {} is started, but was denied", start.call)),
+                    CallState::Started | CallState::Answered => {
+                        violation(format!("call {} is started a second time", start.call))
+                    }
                 }
-                call.state = CallState::Started;
-                Ok(())
             }
             LogRecord::Approval(approval) => {
                 let open = self.open(approval.turn)?;
-                match open.calls.iter().find(|c| c.call == approval.call) {
-                    Some(call) if call.state == CallState::Announced => Ok(()),
+                match open.calls.iter_mut().find(|c| c.call == approval.call) {
+                    Some(call) if call.state == CallState::Announced => {
+                        call.state = match approval.decision {
+                            Decision::Allow => CallState::Allowed,
+                            Decision::Deny => CallState::Denied,
+                        };
+                        Ok(())
+                    }
                     _ => violation(format!(
                         "an approval of call {}, which does not wait for one",
                         approval.call
@@ -308,8 +321,11 @@ impl Sequence {
             matches!(result.outcome, ToolOutcome::Ok | ToolOutcome::TimedOut | ToolOutcome::Interrupted);
         match call.state {
             CallState::Answered => violation(format!("a second result of call {}", result.call)),
-            CallState::Announced if ran => {
+            CallState::Announced | CallState::Allowed | CallState::Denied if ran => {
                 violation(format!("a result of call {}, which was never started", result.call))
+            }
+            CallState::Allowed | CallState::Started if result.outcome == ToolOutcome::Denied => {
+                violation(format!("call {} was denied, but had been allowed or started before", result.call))
             }
             _ => {
                 call.state = CallState::Answered;
