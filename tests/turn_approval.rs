@@ -184,6 +184,7 @@ fn a_turn_that_is_cancelled_while_it_asks_ends_and_nothing_runs() {
     talk.until_asked(&id);
     talk.cancel(&id);
     assert_eq!(bench.log(&id)[4..], ["tool_result 1 call_tool error", "turn_end 1 cancelled"]);
+    assert!(bench.results(&id)[0].1.contains("waited for an approval"), "{:?}", bench.results(&id));
     assert_eq!(talk.approve(&id, 1, Decision::Allow).unwrap_err().code, ErrorCode::Nothing);
     assert_eq!(runs(&bench), 0);
     let events = talk.turn(&id, "Again");
@@ -197,6 +198,7 @@ fn a_daemon_that_ends_or_is_killed_while_it_asks_never_runs_it() {
     talk.until_asked(&id);
     assert!(bench.daemon.take().unwrap().terminate().success());
     assert_eq!(bench.log(&id)[4..], ["tool_result 1 call_tool error", "turn_end 1 cancelled"]);
+    assert!(bench.results(&id)[0].1.contains("waited for an approval"), "{:?}", bench.results(&id));
     bench.start_daemon();
     let mut talk = bench.talk();
     talk.attach(&id, None);
@@ -206,7 +208,16 @@ fn a_daemon_that_ends_or_is_killed_while_it_asks_never_runs_it() {
     bench.kill_daemon();
     bench.start_daemon();
     let mut talk = bench.talk();
-    assert_eq!(talk.info(&id).state, SessionState::Interrupted);
+    let info = talk.info(&id);
+    assert_eq!(info.state, SessionState::Interrupted);
+    let why = info.reason.unwrap();
+    assert!(why.contains("call 2 (call_tool) had not started and will not"), "{why}");
+    assert!(why.contains("if it waited for an approval, nobody is asked any more"), "{why}");
+    let listed = support::daemon::Ran::new(
+        support::daemon::bxctl(&support::daemon::socket_in(bench.dir()), &["sessions"]),
+        None,
+    );
+    assert!(listed.out.contains("call 2 (call_tool) had not started"), "{listed:?}");
     assert_eq!(talk.approve(&id, 2, Decision::Allow).unwrap_err().code, ErrorCode::Nothing);
     talk.attach(&id, None);
     talk.retry(&id);

@@ -198,6 +198,9 @@ fn what_cannot_be_called_is_answered_and_nothing_runs() {
     }
     assert_eq!(notes(&bench).len(), 0);
     assert!(!bench.log(&id).iter().any(|record| record.starts_with("tool_start")));
+    // a name is the model's text as well, and is not logged
+    let journal = fs::read_to_string(bench.dir().join("loopd.log")).unwrap();
+    assert!(journal.contains("an unknown tool") && !journal.contains("nope"), "{journal}");
     // the prompt holds what the model wrote, as it wrote it, and the answer
     let prompts = bench.prompts(&id);
     let mut expected = HELLO.to_owned();

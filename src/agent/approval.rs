@@ -160,3 +160,9 @@ fn unasked(by: String) -> Answer {
 pub(super) fn not_run() -> ToolReply {
     ToolReply::new(ToolOutcome::Error, "Not run: the turn was ended before this call.")
 }
+
+/// The result of a call whose turn ended before anybody had decided about it.
+pub(super) fn not_decided() -> ToolReply {
+    let why = "Not run: the turn was ended while the call waited for an approval; nobody is asked any more.";
+    ToolReply::new(ToolOutcome::Error, why)
+}

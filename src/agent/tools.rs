@@ -10,7 +10,7 @@ use crate::proto::{EventKind, LogRecord, Timestamp, ToolCall, ToolOutcome, ToolR
 use crate::tool::{self, CallContext, Policy, Prepared, SpillTarget, ToolReply};
 
 use super::AgentError;
-use super::approval::{Verdict, not_run};
+use super::approval::{Verdict, not_decided, not_run};
 use super::cancel::Cancel;
 use super::earlier::EarlierEpochs;
 use super::end::{End, reached};
@@ -88,7 +88,7 @@ impl Turn {
             Policy::Ask => match self.approved(call, &run, cancel).await? {
                 Verdict::Allowed => {}
                 Verdict::Denied(reply) => return unstarted(reply),
-                Verdict::Stopped => return unstarted(not_run()),
+                Verdict::Stopped => return unstarted(not_decided()),
             },
             Policy::Deny => return unstarted(ToolReply::denied(run.tool(), "the configuration")),
         }
@@ -131,7 +131,9 @@ impl Turn {
         let ToolCall { call, name, .. } = call.clone();
         let (session, turn) = (self.conversation.id(), self.turn);
         let how = format!("{outcome:?}").to_lowercase();
-        log::info!(SESSION:% = session, TURN:% = turn, EVENT = "tool_result", OUTCOME = how.as_str(), MILLIS = millis; "turn {turn} of {session}: {name} ended: {how}, {millis} ms");
+        // the name is the model's text, and no text of a conversation is logged
+        let shown = if self.agent.tools.knows(&name) { name.as_str() } else { "an unknown tool" };
+        log::info!(SESSION:% = session, TURN:% = turn, EVENT = "tool_result", OUTCOME = how.as_str(), MILLIS = millis; "turn {turn} of {session}: call {call} ({shown}) ended: {how}, {millis} ms");
         let result = ToolResult {
             time: Timestamp::now(),
             turn: self.turn,

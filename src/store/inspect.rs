@@ -7,10 +7,12 @@ use super::error::{Result, SessionError};
 use super::search;
 use super::storage::Storage;
 use super::walk::{Broken, Step, Walked, walk_settled};
-use crate::proto::{Epoch, LogRecord, Sequence, SessionId, SessionInfo, SessionState, count};
+use crate::proto::{CallId, Epoch, LogRecord, Sequence, SessionId, SessionInfo, SessionState, count};
 
 /// Characters of a title.
 const TITLE_CHARS: usize = 80;
+/// How many characters of a call's name, which the model wrote, are told.
+const CALL_NAME_CHARS: usize = 64;
 
 /// A session, looked at.
 #[derive(Debug)]
@@ -135,8 +137,10 @@ impl Tally {
         let mut info = self.counted();
         if let Some(turn) = sequence.open_turn() {
             info.state = SessionState::Interrupted;
+            let call = sequence.unanswered().into_iter().next();
+            let call = call.map(|call| unanswered(&call)).unwrap_or_default();
             let why = format!(
-                "turn {turn} has no end: the daemon stopped, or the disk refused, in the middle of it"
+                "turn {turn} has no end: the daemon stopped, or the disk refused, in the middle of it{call}"
             );
             info.reason = Some(why);
         }
@@ -158,5 +162,17 @@ impl Tally {
         };
         let Self { epochs, records, bytes, .. } = self;
         Inspected { info, epochs, records, bytes, remains, error }
+    }
+}
+
+/// What became of the call that an interrupted turn had come to.
+fn unanswered((call, name, started): &(CallId, String, bool)) -> String {
+    let name: String = name.escape_debug().take(CALL_NAME_CHARS).collect();
+    if *started {
+        format!("; call {call} ({name}) ran, and what it did is unknown")
+    } else {
+        format!(
+            "; call {call} ({name}) had not started and will not: if it waited for an approval, nobody is asked any more"
+        )
     }
 }

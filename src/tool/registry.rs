@@ -221,6 +221,12 @@ impl Registry {
         self.now().tools.iter().map(|(name, callable)| (name.clone(), callable.policy)).collect()
     }
 
+    /// Whether this is the name of an installed tool, or of one of the two that the model sees.
+    #[must_use]
+    pub fn knows(&self, name: &str) -> bool {
+        name == FIND_TOOL || name == CALL_TOOL || self.now().tools.contains_key(name)
+    }
+
     /// A tool, by name.
     #[must_use]
     pub fn tool(&self, name: &str) -> Option<Rc<dyn Tool>> {

@@ -271,7 +271,8 @@ impl<'a> Chat<'a> {
             self.pen.note("/rebase goes on with today's, in a new epoch")?;
         }
         if self.info.state == SessionState::Interrupted {
-            self.pen.warn("its newest turn was interrupted; /retry asks again")?;
+            let why = info.reason.as_deref().map(|why| format!(": {}", text::line(why))).unwrap_or_default();
+            self.pen.warn(&format!("its newest turn was interrupted{why}; /retry asks again"))?;
         }
         Ok(self.pen.note("/help lists the commands; Ctrl-D detaches")?)
     }
