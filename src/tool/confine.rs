@@ -137,6 +137,22 @@ pub fn landlock_version() -> u32 {
     u32::try_from(version).unwrap_or(0)
 }
 
+/// Whether memory that may be written and executed is refused to this process, and so to all that it starts, as systemd's
+/// `MemoryDenyWriteExecute` does: what compiles while it runs does not run then.
+#[must_use]
+pub fn denies_generated_code() -> bool {
+    let all = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+    // SAFETY: new memory, which nobody uses, and which is given back
+    unsafe {
+        let page = libc::mmap(std::ptr::null_mut(), 1, all, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
+        if page == libc::MAP_FAILED {
+            return matches!(io::Error::last_os_error().raw_os_error(), Some(libc::EPERM | libc::EACCES));
+        }
+        libc::munmap(page, 1);
+    }
+    false
+}
+
 /// Why a tool's reach cannot be limited as configured.
 #[derive(Debug)]
 pub enum ConfineError {

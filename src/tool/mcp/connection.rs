@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::process::ChildStderr;
 use tokio::task::JoinHandle;
 
-use super::super::confine::Reach;
+use super::super::confine::{Reach, denies_generated_code};
 use super::super::excerpt::{Capture, beginning};
 use super::super::name::usable;
 use super::super::process::{Pipes, Process, Rlimits, Start};
@@ -315,7 +316,10 @@ impl Failed {
     /// In words, with what the server itself said.
     pub async fn words(&self) -> String {
         match &self.child {
-            Some(child) => format!("{}{}", self.why, child.remains(true).await),
+            Some(child) => {
+                let remains = child.remains(true).await;
+                format!("{}{}{remains}", self.why, child.hint())
+            }
             None => self.why.clone(),
         }
     }
@@ -334,6 +338,17 @@ impl Child {
     async fn ended(&self) {
         self.process.exited().await;
         tokio::time::sleep(END_GRACE).await;
+    }
+
+    /// What its end by a signal means where it may not compile.
+    fn hint(&self) -> &'static str {
+        let by_signal = self.process.status().is_some_and(|status| status.signal().is_some());
+        if by_signal && denies_generated_code() {
+            "; it may not compile while it runs here (MemoryDenyWriteExecute of loopd's unit): if it is Node.js, put \
+             \"--jitless\" first into its `args`; else give it a unit of its own, and its address as `url`"
+        } else {
+            ""
+        }
     }
 
     /// Forgets what it said.
