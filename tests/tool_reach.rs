@@ -160,3 +160,50 @@ fn a_walled_tool_cannot_signal_or_look_into_its_daemon() {
         );
     });
 }
+
+#[test]
+fn a_link_in_a_place_that_the_tool_writes_widens_no_wall() {
+    tokio_uring::start(async {
+        let place = place();
+        let top = place.path("top");
+        fs::create_dir_all(top.join("work")).unwrap();
+        fs::create_dir(place.path("elsewhere")).unwrap();
+        let reach = Reach { read: None, write: Some(vec![top.clone()]), network: true };
+        let spec = |script: &str| {
+            let mut spec = place.sh(script);
+            (spec.directory, spec.reach) = (top.join("work"), reach.clone());
+            spec
+        };
+        let swap = format!(
+            "cd .. && rmdir work && ln -s {} work && echo swapped",
+            place.path("elsewhere").display()
+        );
+        let swapped = call(spec(&swap), place.context(10)).await;
+        assert_eq!(swapped.content, "swapped\n");
+        let next = call(spec("echo x > got-out"), place.context(10)).await;
+        assert_eq!(next.outcome, ToolOutcome::Error, "{}", next.content);
+        assert!(next.content.contains("out of") && next.content.contains("link"), "{}", next.content);
+        assert!(!place.path("elsewhere/got-out").exists());
+        // a link inside of it stays one
+        fs::remove_file(top.join("work")).unwrap();
+        fs::create_dir(top.join("real")).unwrap();
+        std::os::unix::fs::symlink(top.join("real"), top.join("work")).unwrap();
+        let inside = call(spec("echo x > here"), place.context(10)).await;
+        assert_eq!(inside.outcome, ToolOutcome::Ok, "{}", inside.content);
+    });
+}
+
+#[test]
+fn a_tool_without_the_network_cannot_take_the_socket_of_another_process() {
+    tokio_uring::start(async {
+        let place = place();
+        let script = "import ctypes,os\n\
+                      libc = ctypes.CDLL(None, use_errno=True)\n\
+                      for what in (lambda: libc.syscall(438, -1, 0, 0), lambda: libc.ptrace(0, 0, None, None),\n             \
+                      lambda: libc.process_vm_writev(os.getppid(), None, 0, None, 0, 0)):\n    \
+                      print(what(), os.strerror(ctypes.get_errno()))\n";
+        let without = Reach { network: false, ..Reach::default() };
+        let reply = python(&place, script, without).await;
+        assert_eq!(reply.content, "-1 Permission denied\n".repeat(3));
+    });
+}

@@ -11,7 +11,9 @@ use landlock::{
     ABI, Access as _, AccessFs, CompatLevel, Compatible as _, Ruleset, RulesetAttr as _, RulesetCreated,
     RulesetCreatedAttr as _, RulesetError, Scope, path_beneath_rules,
 };
+use nix::fcntl::OFlag;
 use nix::libc;
+use nix::sys::stat::Mode;
 
 /// What programs need to start and to find their way, beside their own files. Of `/proc` only what is of the whole
 /// machine: what is of other processes has their environment.
@@ -94,13 +96,16 @@ impl Reach {
     }
 
     fn ruleset(&self, program: &Path, directory: &Path) -> Result<OwnedFd, ConfineError> {
-        let (read, write) =
-            (self.read.as_deref().unwrap_or_default(), self.write.as_deref().unwrap_or_default());
-        if let Some((path, error)) =
-            read.iter().chain(write).find_map(|path| Some((path, path.metadata().err()?)))
-        {
-            return Err(ConfineError::Path(path.clone(), error));
+        let open = |paths: &Option<Vec<PathBuf>>| {
+            paths.iter().flatten().map(|path| Opened::new(path)).collect::<Result<Vec<_>, _>>()
+        };
+        let (read, write) = (open(&self.read)?, open(&self.write)?);
+        let (program, directory) = (Opened::new(program).ok(), Opened::new(directory)?);
+        let writable: Vec<&Opened> = write.iter().chain([&directory]).collect();
+        for opened in read.iter().chain(&write).chain(&program).chain([&directory]) {
+            opened.stays_within(&writable)?;
         }
+        let names = |opened: &[Opened]| opened.iter().map(Opened::name).collect::<Vec<_>>();
         let all = AccessFs::from_all(ABI::V5);
         let look = AccessFs::from_read(ABI::V5);
         let device = AccessFs::ReadFile | AccessFs::WriteFile;
@@ -115,16 +120,55 @@ impl Reach {
             ruleset
                 .create()?
                 .add_rules(path_beneath_rules(PROGRAMS, look))?
-                .add_rules(path_beneath_rules([program], look))?
+                .add_rules(path_beneath_rules(program.iter().map(Opened::name), look))?
                 .add_rules(path_beneath_rules(DEVICES, device))?
-                .add_rules(path_beneath_rules(read, look))?
-                .add_rules(path_beneath_rules(write, all))?
-                .add_rules(path_beneath_rules([directory], all))
+                .add_rules(path_beneath_rules(names(&read), look))?
+                .add_rules(path_beneath_rules(names(&write), all))?
+                .add_rules(path_beneath_rules([directory.name()], all))
         };
         let created = built().map_err(|e| ConfineError::Kernel(e.to_string()))?;
         let fd: Option<OwnedFd> = created.into();
         fd.ok_or_else(|| ConfineError::Kernel("Landlock is not there".to_owned()))
     }
+}
+
+/// A path that a tool may reach, held open: what is looked at is what the rule is made for.
+struct Opened {
+    path: PathBuf,
+    real: PathBuf,
+    fd: OwnedFd,
+}
+
+impl Opened {
+    fn new(path: &Path) -> Result<Self, ConfineError> {
+        let failed = |e: io::Error| ConfineError::Path(path.to_owned(), e);
+        let fd = nix::fcntl::open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())
+            .map_err(|e| failed(e.into()))?;
+        let real = std::fs::read_link(name(&fd)).map_err(failed)?;
+        Ok(Self { path: path.to_owned(), real, fd })
+    }
+
+    /// A path that leads to it whatever happens to its own.
+    fn name(&self) -> PathBuf {
+        name(&self.fd)
+    }
+
+    /// A path below one that the tool may write must not lead out of it: the tool may have put a link there.
+    fn stays_within(&self, writable: &[&Self]) -> Result<(), ConfineError> {
+        let below = |top: &&&Self| self.path != top.path && self.path.starts_with(&top.path);
+        match writable.iter().filter(below).find(|top| !self.real.starts_with(&top.real)) {
+            None => Ok(()),
+            Some(top) => Err(ConfineError::Strays {
+                path: self.path.clone(),
+                real: self.real.clone(),
+                writable: top.path.clone(),
+            }),
+        }
+    }
+}
+
+fn name(fd: &OwnedFd) -> PathBuf {
+    format!("/proc/self/fd/{}", fd.as_raw_fd()).into()
 }
 
 /// The version of Landlock that this kernel keeps; 0 when it has none.
@@ -158,6 +202,15 @@ pub fn denies_generated_code() -> bool {
 pub enum ConfineError {
     /// A path that it may reach is not there.
     Path(PathBuf, io::Error),
+    /// A path below one that the tool may write leads out of it, through a link that the tool may have made.
+    Strays {
+        /// The path.
+        path: PathBuf,
+        /// Where it leads.
+        real: PathBuf,
+        /// What the tool may write.
+        writable: PathBuf,
+    },
     /// The kernel cannot keep it.
     Kernel(String),
 }
@@ -168,6 +221,14 @@ impl fmt::Display for ConfineError {
             Self::Path(path, e) => {
                 write!(f, "{}, which it may reach by `read` or `write`: {e}", path.display())
             }
+            Self::Strays { path, real, writable } => write!(
+                f,
+                "{} leads to {}, out of {}, which the tool may write: it may have made that link itself; take the link \
+                 away, or name the place that is meant",
+                path.display(),
+                real.display(),
+                writable.display()
+            ),
             Self::Kernel(why) => write!(
                 f,
                 "this kernel cannot limit its files as `read` and `write` say ({why}); use one with Landlock (5.13 or \
@@ -229,11 +290,12 @@ const fn call(number: libc::c_long) -> u32 {
     number as u32
 }
 
-const FILTER_LENGTH: u16 = 10;
+const FILTER_LENGTH: u16 = 13;
 const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
 const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
 
-/// No `socket`, and no io_uring, which can make sockets past any filter. A program for another architecture, whose
+/// No `socket`, no io_uring, which can make sockets past any filter, and no taking of another process's sockets: neither a
+/// copy of one, nor by being its debugger. A program for another architecture, whose
 /// calls have other numbers, is killed. `socketpair` stays: it reaches nobody.
 #[allow(clippy::cast_sign_loss, reason = "an error's number is positive")]
 const FILTER: [libc::sock_filter; FILTER_LENGTH as usize] = [
@@ -241,10 +303,13 @@ const FILTER: [libc::sock_filter; FILTER_LENGTH as usize] = [
     jump(libc::BPF_JEQ, ARCHITECTURE, 1),
     statement(RETURN, libc::SECCOMP_RET_KILL_PROCESS),
     statement(LOAD, 0),                  // the call's number
-    jump(libc::BPF_JGE, 0x4000_0000, 4), // x86's second set of numbers
-    jump(libc::BPF_JEQ, call(libc::SYS_socket), 3),
-    jump(libc::BPF_JEQ, call(libc::SYS_io_uring_setup), 2),
-    jump(libc::BPF_JEQ, call(libc::SYS_io_uring_enter), 1),
+    jump(libc::BPF_JGE, 0x4000_0000, 7), // x86's second set of numbers
+    jump(libc::BPF_JEQ, call(libc::SYS_socket), 6),
+    jump(libc::BPF_JEQ, call(libc::SYS_io_uring_setup), 5),
+    jump(libc::BPF_JEQ, call(libc::SYS_io_uring_enter), 4),
+    jump(libc::BPF_JEQ, call(libc::SYS_pidfd_getfd), 3),
+    jump(libc::BPF_JEQ, call(libc::SYS_ptrace), 2),
+    jump(libc::BPF_JEQ, call(libc::SYS_process_vm_writev), 1),
     statement(RETURN, libc::SECCOMP_RET_ALLOW),
     statement(RETURN, libc::SECCOMP_RET_ERRNO | libc::EACCES as u32),
 ];
