@@ -45,11 +45,11 @@ pub trait Service: 'static {
         request: Request,
     ) -> impl Future<Output = Result<Reply, ErrorBody>>;
 
-    /// Whether a process may be a client at all; asked once, when it connects.
+    /// Whether a process of user `uid` may be a client at all; asked once, when it connects.
     ///
     /// # Errors
     /// What it is told instead.
-    fn admit(&self, _pid: i32) -> Result<(), ErrorBody> {
+    fn admit(&self, _pid: i32, _uid: u32) -> Result<(), ErrorBody> {
         Ok(())
     }
 
@@ -161,8 +161,10 @@ fn is_the_clients(error: &io::Error) -> bool {
 
 /// A place for a client, if it may have one.
 fn place<S: Service>(shared: &Shared<S>, stream: &UnixStream) -> Result<Place, ErrorBody> {
-    if let Some(pid) = stream.peer_cred().ok().and_then(|peer| peer.pid()) {
-        shared.service.admit(pid)?;
+    if let Ok(peer) = stream.peer_cred()
+        && let Some(pid) = peer.pid()
+    {
+        shared.service.admit(pid, peer.uid())?;
     }
     let most = shared.limits.clients;
     shared.hub.enter(most).ok_or_else(|| {

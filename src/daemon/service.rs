@@ -65,8 +65,8 @@ impl Service for Daemon {
     }
 
     /// A tool with the network could approve its own calls, and read what its walls keep from it.
-    fn admit(&self, pid: i32) -> Result<(), ErrorBody> {
-        if crate::tool::is_a_tools(pid) {
+    fn admit(&self, pid: i32, uid: u32) -> Result<(), ErrorBody> {
+        if crate::tool::is_a_tools(pid, uid) {
             let why = format!("process {pid} was started by a tool, and loopd does not talk to its tools");
             return Err(ErrorBody::new(ErrorCode::NotAllowed, why));
         }

@@ -7,13 +7,16 @@ use std::time::Duration;
 
 use nix::libc;
 use nix::sys::wait::{WaitPidFlag, waitpid};
-use nix::unistd::{Pid, getsid};
+use nix::unistd::{Pid, geteuid, getsid};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::sweep::{self, Stat};
 
 /// How long after the end of a child the dead are looked for, so that many ends are one look.
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// How often a process is looked at whose ancestors end meanwhile.
+const LOOKS: usize = 100;
 
 /// The direct children that tools were started as, with the marks of their processes.
 static LEADERS: Mutex<BTreeMap<i32, String>> = Mutex::new(BTreeMap::new());
@@ -66,18 +69,55 @@ pub async fn reap_for_ever() {
     }
 }
 
-/// Whether a process descends from this one, or can't be looked at any more: nobody but tools does.
-pub fn is_a_tools(pid: i32) -> bool {
+/// Whether a process of user `uid` descends from this one: nobody but tools does.
+///
+/// What is hidden, as by `ProtectProc=`, is another user's: no tool is. One of our own that has ended before it could be
+/// looked at counts as a tool's, since nobody can tell.
+pub fn is_a_tools(pid: i32, uid: u32) -> bool {
     let own = i32::try_from(std::process::id()).unwrap_or_default();
-    if own == 1 {
+    if own == 1 || pid == own {
         return false;
     }
-    let mut at = pid;
-    while at > 1 && at != own {
-        match sweep::stat_of(at) {
-            Some(stat) => at = stat.parent,
-            None => return true,
+    (0..LOOKS).find_map(|_| descends(pid, own, uid)).unwrap_or(true)
+}
+
+/// The same in one look; nothing when an ancestor ended meanwhile.
+fn descends(pid: i32, own: i32, uid: u32) -> Option<bool> {
+    let mut child = sweep::stat_of(pid).map(|stat| (pid, stat.parent));
+    if child.is_none() {
+        return Some(uid == geteuid().as_raw());
+    }
+    while let Some((pid, parent)) = child {
+        if parent == own {
+            return Some(true);
+        }
+        if parent <= 1 {
+            break;
+        }
+        child = sweep::stat_of(parent).map(|stat| (parent, stat.parent));
+        // it is hidden, or has ended, and then its children have another parent
+        if child.is_none() && sweep::stat_of(pid).is_none_or(|stat| stat.parent != parent) {
+            return None;
         }
     }
-    at == own && pid != own
+    Some(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn only_what_descends_from_this_process_is_a_tools() {
+        let uid = geteuid().as_raw();
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let parent = nix::unistd::getppid().as_raw();
+        assert_eq!((is_a_tools(pid, uid), is_a_tools(parent, uid)), (true, false));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // it has ended: one of our own is refused, and who is hidden from us is another user's
+        assert_eq!((is_a_tools(pid, uid), is_a_tools(pid, uid + 1)), (true, false));
+    }
 }
