@@ -52,7 +52,7 @@ impl Turn {
         if self.calls > self.limits.turn_tool_calls {
             return Some(End::limit(reached(&self.limits, Limit::TurnToolCalls)));
         }
-        let same = Some((call.name.clone(), call.arguments.clone()));
+        let same = Some((call.name.clone(), meaning(&call.arguments)));
         self.repeats = if self.last_call == same { self.repeats.saturating_add(1) } else { 1 };
         self.last_call = same;
         (self.repeats > self.limits.repeated_calls)
@@ -148,4 +148,10 @@ impl Turn {
         self.publish(EventKind::ToolResult { call, name, outcome, content });
         Ok(())
     }
+}
+
+/// Arguments without what doesn't matter to what they say: a model that runs in circles may change its spaces.
+fn meaning(arguments: &str) -> String {
+    let read = serde_json::from_str::<serde_json::Value>(arguments);
+    read.map_or_else(|_| arguments.to_owned(), |value| value.to_string())
 }
