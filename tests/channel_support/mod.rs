@@ -164,6 +164,12 @@ pub struct Raw {
 }
 
 impl Raw {
+    /// Attaches to the session `s` with request `n`.
+    pub async fn attach(&mut self, n: u64) {
+        let answer = self.ask(format!(r#"{{"id":{n},"request":"attach","session":"s"}}"#)).await;
+        assert_eq!((&answer["id"], &answer["ok"]["reply"]), (&n.into(), &"attached".into()), "{answer}");
+    }
+
     pub async fn connect(path: &Path) -> Self {
         let (read, write) = UnixStream::connect(path).await.unwrap().into_split();
         Self { read: BufReader::new(read), write }
