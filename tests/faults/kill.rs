@@ -127,6 +127,8 @@ fn no_blow_loses_a_record_runs_a_tool_twice_or_hangs_a_client() {
     let (mut random, begin) = (Rng::new(seed()), Instant::now());
     let mut bench = Bench::start_with("", note);
     (bench.loses_cache, bench.drops_half) = (true, true);
+    // all of it in one epoch, whose log is looked at
+    bench.server.set(|behaviour| behaviour.n_ctx = 1 << 24);
     let id = bench.talk().create();
     let output = bench.dir().join("told");
     let (mut torn, mut hit, mut took) = (0, [0; 5], [Duration::ZERO; 5]);
