@@ -9,85 +9,12 @@ use std::time::{Duration, Instant};
 
 use boxmaker::proto::{
     ApprovalWanted, CallId, Decision, EventKind, Phase, Reply, Request, SessionId, SessionInfo, SessionState,
-    Snapshot, ToolOutcome, TurnOutcome,
+    Snapshot, TurnOutcome,
 };
 use cli_fake::terminal::{PATIENCE, Terminal, echo, waiting};
 use cli_fake::{
     Act, Fake, end, events, info, snapshot, stderr, stdout, text, turn_reply, usage, usual, whole_turn,
 };
-use expectrl::Session;
-
-fn a_rich_turn() -> Vec<EventKind> {
-    let call = CallId(1);
-    vec![
-        EventKind::TurnStart { text: "hello".into(), retry: false },
-        EventKind::Prefill { done: 150, total: 200, cached: 100 },
-        EventKind::Reasoning { text: "The user greets me.".into() },
-        text("Let me look."),
-        usage(0),
-        EventKind::ToolCall {
-            call,
-            name: "find_tool".into(),
-            arguments: "{\"query\": \"weather today\"}".into(),
-        },
-        EventKind::ToolResult {
-            call,
-            name: "find_tool".into(),
-            outcome: ToolOutcome::Ok,
-            content: "weather\nclock".into(),
-        },
-        text("It is sunny; \x1b]0;owned\x07\x1b[2Jno escape"),
-        text(" gets through: \u{9b}31m."),
-        usage(12),
-        end(TurnOutcome::Done, None),
-    ]
-}
-
-#[test]
-fn a_turn_at_80_columns() {
-    let fake = waiting(a_rich_turn());
-    let mut terminal = Terminal::start(&fake, &[], 80, 24);
-    terminal.prompt();
-    terminal.keys("hello\r");
-    terminal.wait_for("12 tokens were evaluated again");
-    insta::assert_snapshot!(terminal.prompt());
-    // dimmed reasoning, and no title from the model
-    let screen = terminal.screen.screen();
-    let row = screen.contents().lines().position(|line| line.contains("greets")).unwrap();
-    let row = u16::try_from(row).unwrap();
-    assert!(screen.cell(row, 0).unwrap().dim());
-    assert!(!screen.cell(row + 1, 0).unwrap().dim());
-    terminal.keys("\x04");
-    assert_eq!(terminal.exit(), 0);
-}
-
-#[test]
-fn a_turn_at_40_columns() {
-    let fake = waiting(a_rich_turn());
-    let mut terminal = Terminal::start(&fake, &["chat"], 40, 30);
-    terminal.prompt();
-    terminal.keys("hello\r");
-    terminal.wait_for("12 tokens were evaluated again");
-    insta::assert_snapshot!(terminal.prompt());
-}
-
-#[test]
-fn prefill_is_one_line_that_is_rewritten() {
-    let fake = waiting(vec![
-        EventKind::TurnStart { text: "x".into(), retry: false },
-        EventKind::Waiting { why: "the model is loading".into() },
-        EventKind::Prefill { done: 100, total: 200, cached: 100 },
-        EventKind::Prefill { done: 150, total: 200, cached: 100 },
-    ]);
-    let mut terminal = Terminal::start(&fake, &[], 80, 24);
-    terminal.prompt();
-    terminal.keys("x\r");
-    let contents = terminal.wait_for("reading 75 %: 50 of 100 tokens, 100 from cache");
-    assert!(!contents.contains("50 %:") && !contents.contains("loading"), "{contents}");
-    fake.push(events(&"s1".parse().unwrap(), 2, 20, vec![text("done"), end(TurnOutcome::Done, None)]));
-    let contents = terminal.wait(|contents| contents.ends_with("done\n>"));
-    assert!(contents.ends_with("> x\ndone\n>"), "{contents}");
-}
 
 #[test]
 fn several_lines_are_one_message() {
@@ -199,7 +126,8 @@ fn a_running_turn_is_joined() {
     });
     let mut terminal = Terminal::start(&fake, &["chat", "--last"], 80, 24);
     let contents = terminal.wait_for("Once upon a time");
-    assert!(contents.contains("» tell me a story") && contents.contains("temperature 0.2, now 0.7"));
+    let words = contents.replace('\n', " ");
+    assert!(words.contains("» tell me a story") && words.contains("temperature 0.2, now 0.7"), "{contents}");
     fake.push(events(&"s1".parse().unwrap(), 2, 20, vec![usage(0), end(TurnOutcome::Done, None)]));
     let contents = terminal.prompt();
     assert_eq!(contents.matches("Once upon").count(), 1, "{contents}");
@@ -234,8 +162,10 @@ fn a_call_that_needs_an_approval_is_asked_in_place() {
     terminal.keys("send it\r");
     let contents = terminal.wait_for("allow it? y or n");
     assert!(contents.contains("⚙ call 3 wants to run mail: {\"to\":\"a␛[2J\"}"), "{contents}");
-    // only a whole word is an answer
+    // only a whole word is an answer; all else waits as what is typed ahead does, and the question stands
     terminal.keys("yeah\r");
+    terminal.wait(|contents| contents.ends_with("then Enter:\n  1 waits: yeah\n>"));
+    terminal.keys("/drop\r");
     terminal.wait(|contents| contents.ends_with("then Enter:\n>"));
     assert!(!fake.asked().iter().any(|r| matches!(r, Request::Approve { .. })));
     terminal.keys("n\r");
@@ -342,22 +272,6 @@ fn commands_of_the_conversation() {
     let asked = fake.asked();
     assert!(asked.iter().any(|r| matches!(r, Request::Rename { name, .. } if name == "shopping list")));
     assert!(asked.iter().any(|r| matches!(r, Request::Attach { session, .. } if session.as_str() == "s2")));
-}
-
-#[test]
-fn no_colour_when_it_is_not_wanted() {
-    let fake = waiting(a_rich_turn());
-    let mut terminal = Terminal::start(&fake, &[], 80, 24);
-    drop(terminal);
-    let mut command = fake.command();
-    command.env("NO_COLOR", "1").args(["send", "x"]);
-    let mut session = Session::spawn(command).unwrap();
-    let mut all = Vec::new();
-    let _ = std::io::Read::read_to_end(&mut session, &mut all);
-    let all = String::from_utf8_lossy(&all).replace("\r\x1b[K", "");
-    assert!(all.contains("greets") && !all.contains('\x1b'), "{all:?}");
-    terminal = Terminal::start(&fake, &["send", "x"], 80, 24);
-    terminal.wait_for("greets");
 }
 
 #[test]

@@ -66,7 +66,7 @@ fn fork_prints_the_new_id() {
     });
     let output = fake.run(&["fork", "s1", "--turn", "1", "--name", "other"]);
     assert_eq!((output.status.code(), stdout(&output)), (Some(0), "s7\n"), "{}", stderr(&output));
-    assert!(stderr(&output).contains("the first 1 turn of s1"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("the first turn of s1"), "{}", stderr(&output));
     assert_eq!(fake.run(&["fork", "--turn", "9"]).status.code(), Some(4));
     let output = fake.run(&["fork", "--json"]);
     let forked: serde_json::Value = serde_json::from_str(stdout(&output)).unwrap();

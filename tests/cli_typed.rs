@@ -7,40 +7,9 @@ mod cli_fake;
 
 use std::time::Duration;
 
-use boxmaker::proto::{
-    ErrorBody, ErrorCode, EventKind, LogRecord, Reply, Request, SessionId, TurnId, TurnOutcome, UserMessage,
-};
-use cli_fake::terminal::{Terminal, echo, waiting};
-use cli_fake::{Act, Fake, end, events, text, turn_reply, usage, usual, whole_turn};
-
-fn s1() -> SessionId {
-    "s1".parse().unwrap()
-}
-
-/// A daemon whose turns begin with a text and then wait for [`finish`].
-fn slow() -> Fake {
-    let mut turn = 1;
-    Fake::start(move |request| match request {
-        Request::Send { session, text: said } => {
-            turn += 1;
-            let kinds = vec![
-                EventKind::TurnStart { text: said.clone(), retry: false },
-                text(&format!("answer {turn} to {said}, ")),
-            ];
-            Act::Then(turn_reply(session, turn), events(session, turn, turn * 100, kinds))
-        }
-        Request::Cancel { session } => Act::Before(
-            events(session, turn, turn * 100 + 50, vec![end(TurnOutcome::Cancelled, None)]),
-            Reply::Done {},
-        ),
-        other => usual(other).unwrap(),
-    })
-}
-
-fn finish(fake: &Fake, turn: u64) {
-    let kinds = vec![text("and done."), usage(0), end(TurnOutcome::Done, None)];
-    fake.push(events(&s1(), turn, turn * 100 + 10, kinds));
-}
+use boxmaker::proto::{ErrorBody, ErrorCode, LogRecord, Reply, Request, TurnId, UserMessage};
+use cli_fake::terminal::{Terminal, echo, finish, session, slow};
+use cli_fake::{Act, Fake, turn_reply, usual, whole_turn};
 
 #[test]
 fn each_line_waits_by_itself_is_shown_and_can_be_taken_away() {
@@ -88,7 +57,18 @@ fn what_waits_outlives_a_killed_chat() {
     terminal.wait_for("answer 2");
     terminal.keys("wait for me\r");
     terminal.wait_for("1 waits: wait for me");
+    // leaving says what is kept, and where
+    terminal.keys("\x04");
+    assert_eq!(terminal.exit(), 0);
+    let contents = terminal.contents();
+    assert!(contents.contains("detached; the turn goes on"), "{contents}");
+    let kept =
+        "1 message is kept, not sent: `bxctl chat --session s1` shows it again, and /send there sends it";
+    assert!(contents.replace('\n', " ").contains(kept), "{contents}");
+    assert!(!contents.contains("1 waits"), "the rows of the prompt are taken away: {contents}");
     // it is saved when it is shown: a kill changes nothing
+    let mut terminal = Terminal::start(&fake, &[], 80, 24);
+    terminal.wait_for("1 waits: wait for me");
     drop(terminal);
     let mut terminal = Terminal::start(&fake, &[], 80, 24);
     let contents = terminal.wait_for("1 waits: wait for me");
@@ -115,9 +95,15 @@ fn after_a_cancelled_turn_nothing_goes_by_itself() {
     terminal.wait_for("answer 2");
     terminal.keys("next\r");
     terminal.wait_for("1 waits: next");
+    // what is being written stays
+    terminal.keys("half a li");
+    terminal.wait(|now| now.ends_with("> half a li"));
     terminal.keys("\x03");
     terminal.wait_for("cancelled");
     terminal.wait_for("/send sends it");
+    terminal.wait(|now| now.ends_with("> half a li"));
+    terminal.keys("\x15");
+    terminal.prompt();
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(fake.sent(), ["go"]);
     // a message at the prompt goes before what waits, which then goes on
@@ -202,7 +188,7 @@ fn a_busy_session_is_waited_for() {
     terminal.keys("me too\r");
     terminal.wait_for("1 waits: me too");
     assert_eq!(fake.sent().len(), 1);
-    fake.push(whole_turn(&s1(), 2, 200, "somebody", &["theirs"]));
+    fake.push(whole_turn(&session(), 2, 200, "somebody", &["theirs"]));
     terminal.wait_for("my answer");
     let contents = terminal.prompt();
     assert!(contents.contains("» somebody\ntheirs"), "{contents}");
@@ -221,43 +207,6 @@ fn the_last_exchange_is_there_again() {
     let mut terminal = Terminal::start(&fake, &[], 80, 24);
     let contents = terminal.prompt();
     assert!(contents.contains("» what was it?␛[2J\n>"), "{contents}");
-}
-
-#[test]
-fn stopped_and_resumed_resized_and_going_on() {
-    let fake = slow();
-    // as a shell with jobs does it
-    let mut terminal = Terminal::start_in(
-        &fake,
-        r#"set -m; "$@"; stty -a | grep -o " icanon"; echo STOPPED; read x; fg; echo ENDED $?"#,
-        60,
-        30,
-    );
-    terminal.prompt();
-    terminal.keys("go\r");
-    terminal.wait_for("answer 2 to go,");
-    terminal.keys("\x1a");
-    let contents = terminal.wait_for("STOPPED");
-    assert!(contents.contains(" icanon\nSTOPPED"), "the terminal is not as it was: {contents}");
-    fake.push(events(&s1(), 2, 205, vec![text("a text that is longer than one row of the narrow screen")]));
-    terminal.session.get_process_mut().set_window_size(30, 30).unwrap();
-    terminal.screen.screen_mut().set_size(30, 30);
-    std::thread::sleep(Duration::from_millis(300));
-    assert!(!terminal.contents().contains("narrow"));
-    terminal.keys("\r");
-    terminal.wait_for("the narrow screen");
-    finish(&fake, 2);
-    terminal.wait_for("and done.");
-    let contents = terminal.prompt();
-    assert!(
-        contents.contains("a text that is longer than one row of the narrow screenand done.\n"),
-        "{contents}"
-    );
-    terminal.keys("still here\r");
-    terminal.wait_for("answer 3 to still here,");
-    terminal.keys("\x04");
-    // the terminal is as it was before: the shell goes on
-    terminal.wait_for("ENDED 0");
 }
 
 #[test]
@@ -294,44 +243,4 @@ fn a_search_says_what_it_could_not_read() {
     let contents = terminal.wait_for("session s9 cannot be read, and was left out");
     assert!(contents.contains("nothing was found: every word must be in one message"), "{contents}");
     assert!(contents.contains("there is more: `bxctl search` finds all of it"), "{contents}");
-}
-
-#[test]
-fn markdown_is_styled_and_stays_as_it_was_written() {
-    let fake = waiting(vec![text("a **bo"), text("ld** `word`\n# Title\n"), end(TurnOutcome::Done, None)]);
-    let mut terminal = Terminal::start(&fake, &[], 80, 24);
-    terminal.prompt();
-    terminal.keys("x\r");
-    let contents = terminal.wait_for("a **bold** `word`\n# Title");
-    let row = contents.lines().position(|line| line.starts_with("a **")).unwrap();
-    let row = u16::try_from(row).unwrap();
-    let screen = terminal.screen.screen();
-    let bold = |column| screen.cell(row, column).unwrap().bold();
-    assert_eq!([bold(0), bold(4), bold(8), bold(11)], [false, true, true, false]);
-    assert_ne!(screen.cell(row, 12).unwrap().fgcolor(), screen.cell(row, 0).unwrap().fgcolor());
-    assert!(screen.cell(row + 1, 2).unwrap().bold());
-}
-
-#[test]
-fn without_a_cursor_that_moves_lines_still_are_turns() {
-    for term in ["dumb", "emacs"] {
-        let fake = echo();
-        let mut command = fake.command();
-        command.env("TERM", term);
-        let mut session = expectrl::Session::spawn(command).unwrap();
-        let mut seen = String::new();
-        for (keys, shown) in [("one\n", "You said: one"), ("two\n", "You said: two")] {
-            std::io::Write::write_all(&mut session, keys.as_bytes()).unwrap();
-            let until = std::time::Instant::now() + Duration::from_secs(20);
-            while !seen.contains(shown) {
-                assert!(std::time::Instant::now() < until, "{seen}");
-                let mut buffer = [0; 1024];
-                match session.try_read(&mut buffer) {
-                    Ok(n) => seen.push_str(&String::from_utf8_lossy(&buffer[..n])),
-                    Err(_) => std::thread::sleep(Duration::from_millis(5)),
-                }
-            }
-        }
-        assert!(!seen.contains('\x1b'), "{seen:?}");
-    }
 }

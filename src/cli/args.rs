@@ -29,7 +29,7 @@ pub enum Command {
     /// Have a conversation in the terminal
     ///
     /// Goes on with the latest session, or begins one. Enter sends; Alt-Enter, or a backslash at the end of
-    /// a line, begins a new line. Ctrl-C cancels the running turn, twice quits; Ctrl-D detaches, and a running
+    /// a line, begins a new line. Ctrl-C cancels the running turn, twice quits; Ctrl-D leaves, and a running
     /// turn goes on without you. `/help` lists the commands. If the input is no terminal, each line is a turn.
     Chat(Chat),
     /// Send one message and print the answer

@@ -112,15 +112,21 @@ impl<'a> Asking<'a> {
     /// # Errors
     /// As [`decide`].
     pub async fn answered(&mut self, link: &mut Link, pen: &mut Pen, line: &str) -> Result<(), CliError> {
-        let decision = match line.trim().to_lowercase().as_str() {
-            "y" | "yes" => Decision::Allow,
-            "n" | "no" => Decision::Deny,
-            _ => return prompt(pen, ""),
-        };
-        match self.stands {
-            Some(call) => decide(link, pen, self.session, call, decision).await,
-            None => Ok(()),
+        match (answer(line), self.stands) {
+            (Some(decision), Some(call)) => decide(link, pen, self.session, call, decision).await,
+            (None, Some(_)) => prompt(pen, ""),
+            (_, None) => Ok(()),
         }
+    }
+}
+
+/// The decision that a line is, if it is one: a whole word.
+#[must_use]
+pub fn answer(line: &str) -> Option<Decision> {
+    match line.trim().to_lowercase().as_str() {
+        "y" | "yes" => Some(Decision::Allow),
+        "n" | "no" => Some(Decision::Deny),
+        _ => None,
     }
 }
 
@@ -129,7 +135,7 @@ impl<'a> Asking<'a> {
 /// # Errors
 /// When the output cannot be written.
 pub fn prompt(pen: &mut Pen, typed: &str) -> Result<(), CliError> {
-    Ok(pen.progress(&format!("allow it? y or n, then Enter: {}", text::line(typed)))?)
+    Ok(pen.question(&format!("allow it? y or n, then Enter: {}", text::line(typed)))?)
 }
 
 /// Sends a decision. That another one was faster is told, and is no error.

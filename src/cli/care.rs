@@ -75,7 +75,20 @@ pub async fn approve(link: &mut Link, options: Approve) -> Result<(), CliError> 
 pub async fn rename(link: &mut Link, options: Rename) -> Result<(), CliError> {
     let info = link.resolve(&options.session).await?;
     link.ask(Request::Rename { session: info.id.clone(), name: options.name.clone() }).await?;
-    Ok(Pen::split().note(&format!("session {} is \"{}\" now", info.id, text::line(&options.name)))?)
+    let mut pen = Pen::split();
+    pen.note(&format!("session {} is \"{}\" now", info.id, text::line(&options.name)))?;
+    warn_if_shared(link, &mut pen, Some(&options.name)).await
+}
+
+/// Says that a name that was just given is not the only one of its kind.
+///
+/// # Errors
+/// The daemon went away, or the output cannot be written.
+pub async fn warn_if_shared(link: &mut Link, pen: &mut Pen, name: Option<&str>) -> Result<(), CliError> {
+    match name {
+        Some(name) => Ok(link.shared(name).await?.map_or(Ok(()), |why| pen.warn(&why))?),
+        None => Ok(()),
+    }
 }
 
 /// `bxctl fork`: the new session's id goes to the standard output.
@@ -85,13 +98,18 @@ pub async fn rename(link: &mut Link, options: Rename) -> Result<(), CliError> {
 pub async fn fork(link: &mut Link, options: Fork) -> Result<(), CliError> {
     let info = link.choose(options.session.as_deref()).await?;
     let turn = options.turn.map(TurnId);
-    let request = Request::Fork { session: info.id.clone(), turn, name: options.name };
+    let request = Request::Fork { session: info.id.clone(), turn, name: options.name.clone() };
     let forked = match link.ask(request).await? {
         Reply::Session { info, .. } => info,
         reply => return Err(unexpected(&reply)),
     };
-    let turns = text::counted(forked.turns, "turn");
-    Pen::split().note(&format!("a new session with the first {turns} of {}:", called(&info)))?;
+    let first = match forked.turns {
+        1 => "first turn".to_owned(),
+        turns => format!("first {turns} turns"),
+    };
+    let mut pen = Pen::split();
+    pen.note(&format!("a new session with the {first} of {}:", called(&info)))?;
+    warn_if_shared(link, &mut pen, options.name.as_deref()).await?;
     if options.json { json_line(&forked) } else { print(&[forked.id.to_string()]) }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use crate::proto::{ErrorBody, ErrorCode};
+use crate::proto::{ErrorBody, ErrorCode, SessionInfo};
 
 /// Exit statuses, as the manual names them.
 pub mod status {
@@ -30,6 +30,8 @@ pub enum CliError {
     NoDaemon(String),
     /// The daemon answered with an error.
     Refused(ErrorBody),
+    /// A text can mean several sessions: what to do, and these.
+    Ambiguous(String, Vec<SessionInfo>),
     /// Anything else that failed.
     Failed(String),
     /// The user ended it; nothing more to say.
@@ -53,6 +55,7 @@ impl CliError {
                 | ErrorCode::Internal => status::FAILED,
                 _ => status::REFUSED,
             },
+            Self::Ambiguous(..) => status::REFUSED,
             Self::Failed(_) => status::FAILED,
             Self::Interrupted => status::CANCELLED,
             Self::OutputClosed => status::OK,
@@ -69,7 +72,9 @@ impl CliError {
 impl fmt::Display for CliError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Usage(text) | Self::NoDaemon(text) | Self::Failed(text) => f.write_str(text),
+            Self::Usage(text) | Self::NoDaemon(text) | Self::Failed(text) | Self::Ambiguous(text, _) => {
+                f.write_str(text)
+            }
             Self::Refused(body) => f.write_str(&body.message),
             Self::Interrupted => f.write_str("interrupted"),
             Self::OutputClosed => f.write_str("the output was closed"),

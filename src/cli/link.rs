@@ -121,7 +121,40 @@ impl Link {
             let why = "an empty text names no session: give an id, the beginning of one, or a name";
             return Err(CliError::Refused(ErrorBody::new(ErrorCode::NotFound, why)));
         }
-        session(self.ask(Request::Resolve { text: text.to_owned() }).await?).map(|(info, _)| info)
+        match self.ask(Request::Resolve { text: text.to_owned() }).await {
+            Err(CliError::Refused(body)) if !body.candidates.is_empty() => {
+                let sessions = self.described(&body.candidates).await?;
+                let why = format!("{text:?} can mean {} sessions; give an id, or more of it", sessions.len());
+                Err(CliError::Ambiguous(why, sessions))
+            }
+            reply => session(reply?).map(|(info, _)| info),
+        }
+    }
+
+    async fn described(&mut self, ids: &[SessionId]) -> Result<Vec<SessionInfo>, CliError> {
+        match self.ask(Request::List {}).await? {
+            Reply::Sessions { mut sessions } => {
+                sessions.retain(|info| ids.contains(&info.id));
+                Ok(sessions)
+            }
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
+    /// What to say where other sessions have a name that was just given: it means none of them any more.
+    ///
+    /// # Errors
+    /// [`Link::ask`]'s.
+    pub async fn shared(&mut self, name: &str) -> Result<Option<String>, CliError> {
+        match self.resolve(name).await {
+            Err(CliError::Ambiguous(_, sessions)) => Ok(Some(format!(
+                "{} sessions are called \"{}\" now: name them by their ids",
+                sessions.len(),
+                text::line(name)
+            ))),
+            Err(e @ CliError::NoDaemon(_)) => Err(e),
+            _ => Ok(None),
+        }
     }
 
     /// The latest session, if there is any.

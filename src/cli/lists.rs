@@ -82,7 +82,7 @@ pub fn state_word(state: SessionState) -> &'static str {
 pub fn session_lines(sessions: &[SessionInfo], width: Option<usize>) -> Vec<String> {
     let columns = [
         Column::left("ID", 0),
-        Column::left("TITLE", 1).at_least(12),
+        Column::left("TITLE", 0).at_least(12).rather(30),
         Column::left("STATE", 0),
         Column::left("LAST", 2),
         Column::right("TURNS", 3),
@@ -278,10 +278,10 @@ pub async fn doctor(link: &mut Link, json: bool) -> Result<u8, CliError> {
 }
 
 fn finding_lines(finding: &Finding, width: Option<usize>) -> Vec<String> {
-    let mark = if finding.level == Level::Bad { "breaks it" } else { "might" };
-    let mut lines = titled(("breaks it".len(), mark), &finding.what, width);
+    let mark = if finding.level == Level::Bad { "problem" } else { "risk" };
+    let mut lines = titled(("  remedy".len(), mark), &finding.what, width);
     if !finding.remedy.is_empty() {
-        lines.extend(titled(("breaks it".len(), "  remedy"), &finding.remedy, width));
+        lines.extend(titled(("  remedy".len(), "  remedy"), &finding.remedy, width));
     }
     lines
 }

@@ -1,12 +1,9 @@
 //! Markdown, lightly: headings and bold words are bold, code has a colour, and every character stays as it was written.
 //!
-//! Invariant: each piece that comes out ends without a style, whatever is open, so that anything can be written
-//! between two pieces; no style outlives its line, but that of a code block.
+//! Invariant: no style outlives its line, but that of a code block.
 
-/// The style of bold words and headings.
-const BOLD: &str = "1";
-/// The style of code.
-const CODE: &str = "36";
+use super::layout::Style;
+
 /// The longest run of `#` that makes a heading.
 const DEEPEST: usize = 6;
 /// What begins and ends a code block.
@@ -41,72 +38,38 @@ impl Default for Markdown {
     }
 }
 
-/// Text in runs of one style each.
-#[derive(Default)]
-struct Runs {
-    out: String,
-    style: &'static str,
-}
-
-impl Runs {
-    fn push(&mut self, c: char, style: &'static str) {
-        let style = if c == '\n' { "" } else { style };
-        if style != self.style {
-            self.end();
-            if !style.is_empty() {
-                self.out.push_str("\x1b[");
-                self.out.push_str(style);
-                self.out.push('m');
-            }
-            self.style = style;
-        }
-        self.out.push(c);
-    }
-
-    fn end(&mut self) {
-        if !self.style.is_empty() {
-            self.out.push_str("\x1b[0m");
-            self.style = "";
-        }
-    }
-}
-
 impl Markdown {
-    /// The next piece, which must be safe already.
-    pub fn push(&mut self, piece: &str) -> String {
-        let mut runs = Runs::default();
-        piece.chars().for_each(|c| self.take(c, &mut runs));
-        runs.end();
-        runs.out
+    /// The next piece, which must be safe already; `put` gets each character and its style.
+    pub fn push(&mut self, piece: &str, put: &mut impl FnMut(char, Style)) {
+        piece.chars().for_each(|c| self.take(c, put));
     }
 
-    /// What is still held back at the end of the text, which is over.
-    pub fn finish(&mut self) -> String {
-        let mut runs = Runs::default();
-        self.flush(&mut runs);
-        runs.end();
+    /// Gives what is still held back at the end of the text, which is over.
+    pub fn finish(&mut self, put: &mut impl FnMut(char, Style)) {
+        self.flush(put);
         *self = Self::default();
-        runs.out
     }
 
-    fn style(&self) -> &'static str {
+    fn style(&self) -> Style {
         match self {
-            Self { block: true, .. } | Self { fence: true, .. } | Self { code: true, .. } => CODE,
-            Self { heading: true, .. } | Self { bold: true, .. } => BOLD,
-            _ => "",
+            Self { fence: true, .. } => Style::Fence,
+            Self { block: true, .. } => Style::Block,
+            Self { code: true, .. } => Style::Code,
+            Self { heading: true, .. } | Self { bold: true, .. } => Style::Bold,
+            _ => Style::Plain,
         }
     }
 
-    fn take(&mut self, c: char, runs: &mut Runs) {
+    fn take(&mut self, c: char, put: &mut impl FnMut(char, Style)) {
         if c == '\n' {
-            self.flush(runs);
-            runs.push(c, "");
+            self.flush(put);
+            put(c, Style::Plain);
             self.block ^= self.fence;
             *self = Self { block: self.block, ..Self::default() };
             return;
         }
         let Some(mut prefix) = self.prefix.take() else {
-            return self.inline(c, runs);
+            return self.inline(c, put);
         };
         prefix.push(c);
         let hashes = prefix.trim_end_matches(' ').len();
@@ -123,17 +86,17 @@ impl Markdown {
         {
             self.heading = true;
         }
-        prefix.chars().for_each(|c| self.inline(c, runs));
+        prefix.chars().for_each(|c| self.inline(c, put));
     }
 
-    fn inline(&mut self, c: char, runs: &mut Runs) {
+    fn inline(&mut self, c: char, put: &mut impl FnMut(char, Style)) {
         if self.block || self.fence {
-            return runs.push(c, CODE);
+            return put(c, self.style());
         }
         if c == '*' && !self.code && self.stars < 2 {
             self.stars = self.stars.saturating_add(1);
             if self.stars == 2 && self.bold {
-                self.write_stars(runs);
+                self.write_stars(put);
                 self.bold = false;
             }
             return;
@@ -141,41 +104,44 @@ impl Markdown {
         if self.stars == 2 && !c.is_whitespace() {
             self.bold = true;
         }
-        self.write_stars(runs);
+        self.write_stars(put);
         if c == '`' {
             // the marks belong to the code
             let style = self.style();
             self.code = !self.code;
-            runs.push(c, if self.code { CODE } else { style });
+            put(c, if self.code { Style::Code } else { style });
             return;
         }
-        runs.push(c, self.style());
+        put(c, self.style());
     }
 
-    fn write_stars(&mut self, runs: &mut Runs) {
+    fn write_stars(&mut self, put: &mut impl FnMut(char, Style)) {
         for _ in 0..std::mem::take(&mut self.stars) {
-            runs.push('*', self.style());
+            put('*', self.style());
         }
     }
 
-    fn flush(&mut self, runs: &mut Runs) {
+    fn flush(&mut self, put: &mut impl FnMut(char, Style)) {
         if let Some(prefix) = self.prefix.take() {
-            prefix.chars().for_each(|c| self.inline(c, runs));
+            prefix.chars().for_each(|c| self.inline(c, put));
         }
-        self.write_stars(runs);
+        self.write_stars(put);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::layout::Layout;
     use super::*;
     use proptest::prelude::*;
 
     fn styled(text: &str) -> String {
+        let mut layout = Layout::new(true);
         let mut markdown = Markdown::default();
-        let mut out = markdown.push(text);
-        out.push_str(&markdown.finish());
-        out.replace("\x1b[0m", "]").replace("\x1b[1m", "B[").replace("\x1b[36m", "C[")
+        markdown.push(text, &mut |c, style| layout.put(c, style));
+        markdown.finish(&mut |c, style| layout.put(c, style));
+        let marks = [("0", "]"), ("1", "B["), ("35", "C["), ("2", "F[")];
+        marks.iter().fold(layout.take(), |out, (number, mark)| out.replace(&format!("\x1b[{number}m"), mark))
     }
 
     #[test]
@@ -187,24 +153,19 @@ mod tests {
         assert_eq!(styled("#nothing\n####### seven"), "#nothing\n####### seven");
         assert_eq!(
             styled("```rust\nlet x = **p;\n\n# no\n```\n**b**"),
-            "C[```rust]\nC[let x = **p;]\n\nC[# no]\nC[```]\nB[**b**]"
+            "F[```rust]\nlet x = **p;\n\n# no\nF[```]\nB[**b**]"
         );
         assert_eq!(styled("**never closed\nnext"), "B[**never closed]\nnext");
     }
 
     proptest! {
         #[test]
-        fn no_character_is_changed_and_no_piece_leaves_a_style(pieces in proptest::collection::vec("[ab *`#\n]{0,6}", 0..8)) {
+        fn no_character_is_changed(pieces in proptest::collection::vec("[ab *`#\n]{0,6}", 0..8)) {
             let mut markdown = Markdown::default();
             let mut out = String::new();
-            for piece in &pieces {
-                let styled = markdown.push(piece);
-                prop_assert!(styled.rfind("\x1b[0m") >= styled.rfind("\x1b[1m").max(styled.rfind("\x1b[36m")));
-                out.push_str(&styled);
-            }
-            out.push_str(&markdown.finish());
-            let plain = ["\x1b[0m", "\x1b[1m", "\x1b[36m"].iter().fold(out, |out, style| out.replace(style, ""));
-            prop_assert_eq!(plain, pieces.concat());
+            pieces.iter().for_each(|piece| markdown.push(piece, &mut |c, _| out.push(c)));
+            markdown.finish(&mut |c, _| out.push(c));
+            prop_assert_eq!(out, pieces.concat());
         }
     }
 }

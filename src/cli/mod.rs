@@ -18,6 +18,7 @@ pub mod error;
 mod follow;
 mod html;
 mod keys;
+mod layout;
 mod link;
 mod lists;
 mod markdown;
@@ -41,7 +42,9 @@ use clap::{CommandFactory as _, Parser as _};
 
 use args::{Cli, Command};
 use error::{CliError, status};
+use layout::{Layout, Style};
 use link::Link;
+use pen::Ability;
 
 /// Runs `bxctl` with these arguments, the program's name first, and gives its exit status.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -59,11 +62,12 @@ fn report(result: Result<u8, CliError>) -> u8 {
         Err(error) => error,
     };
     if !error.is_silent() {
-        let mut lines = format!("bxctl: {}\n", text::line(&error.to_string()));
-        if let CliError::Refused(body) = &error {
-            for candidate in &body.candidates {
-                lines.push_str(&format!("  {candidate}\n"));
-            }
+        let width = pen::row(Ability::of(&std::io::stderr()));
+        let line = format!("bxctl: {}\n", text::line(&error.to_string()));
+        let mut lines = Layout::whole(&line, Style::Plain, false, width);
+        if let CliError::Ambiguous(_, sessions) = &error {
+            let table = lists::session_lines(sessions, width);
+            lines.extend(table.iter().flat_map(|line| [line, "\n"]));
         }
         // where even the standard error is closed, the exit status must do
         let _ = std::io::stderr().write_all(lines.as_bytes());

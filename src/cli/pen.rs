@@ -6,6 +6,7 @@
 
 use std::io::{self, IsTerminal, Write};
 
+use super::layout::{Layout, Style};
 use super::markdown::Markdown;
 use super::text::{self, Sanitiser};
 
@@ -41,6 +42,13 @@ pub fn is_dumb() -> bool {
     std::env::var("TERM").is_ok_and(|term| without.iter().any(|name| term.eq_ignore_ascii_case(name)))
 }
 
+/// The columns of a row on a terminal that takes moves, where rows are broken between words. One column stays free:
+/// the cursor behind a full row is in no place that all terminals agree on.
+#[must_use]
+pub fn row(can: Ability) -> Option<usize> {
+    can.moves.then(|| columns().unwrap_or(DEFAULT_COLUMNS).saturating_sub(1).max(1))
+}
+
 /// The terminal's width, or that of `COLUMNS`, if any tells.
 #[must_use]
 pub fn columns() -> Option<usize> {
@@ -55,9 +63,6 @@ enum Kind {
     Reasoning,
 }
 
-const DIM: &str = "2";
-const YELLOW: &str = "33";
-
 /// Writes a turn.
 pub struct Pen {
     out: Box<dyn Write>,
@@ -68,10 +73,14 @@ pub struct Pen {
     clean: Sanitiser,
     clean_reasoning: Sanitiser,
     markdown: Markdown,
+    rows: Layout,
+    rows_of_reasoning: Layout,
     open: Option<Kind>,
     answer_open: bool,
     progress: bool,
     width: Option<usize>,
+    /// How often somebody else has ended the rows so far.
+    settled: Box<dyn Fn() -> u64>,
 }
 
 impl Pen {
@@ -82,10 +91,10 @@ impl Pen {
         Self::new(Box::new(io::stdout()), Some(Box::new(io::stderr())), out_can, err_can, None)
     }
 
-    /// Everything on `out`, a terminal.
+    /// Everything on `out`, a terminal; `settled` counts how often somebody else has ended the row that was written to.
     #[must_use]
-    pub fn single(out: Box<dyn Write>, can: Ability) -> Self {
-        Self::new(out, None, can, can, None)
+    pub fn single(out: Box<dyn Write>, can: Ability, settled: impl Fn() -> u64 + 'static) -> Self {
+        Self { settled: Box::new(settled), ..Self::new(out, None, can, can, None) }
     }
 
     fn new(
@@ -103,17 +112,25 @@ impl Pen {
             clean: Sanitiser::default(),
             clean_reasoning: Sanitiser::default(),
             markdown: Markdown::default(),
+            rows: Layout::new(out_can.colour),
+            rows_of_reasoning: Layout::new(err_can.colour),
             open: None,
             answer_open: false,
             progress: false,
             width,
+            settled: Box::new(|| 0),
         }
     }
 
-    /// The columns to fit notes into.
+    /// The columns to fit notes into; one stays free, as in [`row`].
     #[must_use]
     pub fn width(&self) -> usize {
-        self.width.or_else(columns).unwrap_or(DEFAULT_COLUMNS)
+        self.width.or_else(columns).unwrap_or(DEFAULT_COLUMNS).saturating_sub(1).max(1)
+    }
+
+    /// The columns in which rows are broken: only where what was written can be taken back.
+    fn row_in(&self, can: Ability) -> Option<usize> {
+        can.moves.then(|| self.width())
     }
 
     /// Whether notes come where a line can be taken back.
@@ -157,9 +174,10 @@ impl Pen {
         } else {
             piece
         };
-        if self.out_can.colour {
-            let styled = self.markdown.push(piece);
-            self.out.write_all(styled.as_bytes())?;
+        if self.out_can.terminal {
+            self.rows.fit(self.row_in(self.out_can), (self.settled)());
+            self.markdown.push(piece, &mut |c, style| self.rows.put(c, style));
+            self.out.write_all(self.rows.take().as_bytes())?;
         } else {
             self.out.write_all(piece.as_bytes())?;
         }
@@ -184,7 +202,9 @@ impl Pen {
             self.end_line()?;
         }
         let safe = self.clean_reasoning.push(piece);
-        let styled = paint(&safe, DIM, self.err_can.colour);
+        self.rows_of_reasoning.fit(self.row_in(self.err_can), (self.settled)());
+        safe.chars().for_each(|c| self.rows_of_reasoning.put(c, Style::Dim));
+        let styled = self.rows_of_reasoning.take();
         self.write_notes(&styled)?;
         if let Some(last) = safe.chars().next_back() {
             self.open = (last != '\n').then_some(Kind::Reasoning);
@@ -197,7 +217,7 @@ impl Pen {
     /// # Errors
     /// When the output cannot be written.
     pub fn note(&mut self, note: &str) -> io::Result<()> {
-        self.write_note(note, DIM)
+        self.write_note(note, Style::Dim)
     }
 
     /// A line of its own that should be seen.
@@ -205,7 +225,29 @@ impl Pen {
     /// # Errors
     /// When the output cannot be written.
     pub fn warn(&mut self, note: &str) -> io::Result<()> {
-        self.write_note(note, YELLOW)
+        self.write_note(note, Style::Warning)
+    }
+
+    /// What a person wrote, behind a mark.
+    ///
+    /// # Errors
+    /// When the output cannot be written.
+    pub fn message(&mut self, mark: &str, text: &str) -> io::Result<()> {
+        self.write_behind(mark, text, Style::Bold)
+    }
+
+    /// A text beside its name.
+    ///
+    /// # Errors
+    /// When the output cannot be written.
+    pub fn entry(&mut self, name: &str, text: &str) -> io::Result<()> {
+        self.write_behind(name, text, Style::Plain)
+    }
+
+    fn write_behind(&mut self, mark: &str, text: &str, style: Style) -> io::Result<()> {
+        self.end_line()?;
+        let place = (self.err_can.colour, self.row_in(self.err_can));
+        self.write_notes(&Layout::behind(mark, &text::block(text), style, place))
     }
 
     /// A line of its own in plain style.
@@ -213,7 +255,7 @@ impl Pen {
     /// # Errors
     /// When the output cannot be written.
     pub fn say(&mut self, note: &str) -> io::Result<()> {
-        self.write_note(note, "")
+        self.write_note(note, Style::Plain)
     }
 
     /// Whole lines that are safe, and styled if they are to be.
@@ -225,9 +267,9 @@ impl Pen {
         self.write_notes(lines)
     }
 
-    fn write_note(&mut self, note: &str, style: &str) -> io::Result<()> {
+    fn write_note(&mut self, note: &str, style: Style) -> io::Result<()> {
         self.end_line()?;
-        let styled = paint(&text::block(note), style, self.err_can.colour);
+        let styled = Layout::whole(&text::block(note), style, self.err_can.colour, self.row_in(self.err_can));
         self.write_notes(&format!("{styled}\n"))
     }
 
@@ -236,15 +278,27 @@ impl Pen {
     /// # Errors
     /// When the output cannot be written.
     pub fn progress(&mut self, note: &str) -> io::Result<()> {
+        self.rewrite(note, Style::Dim)
+    }
+
+    /// As [`Pen::progress`], but it waits for somebody.
+    ///
+    /// # Errors
+    /// When the output cannot be written.
+    pub fn question(&mut self, note: &str) -> io::Result<()> {
+        self.rewrite(note, Style::Bold)
+    }
+
+    fn rewrite(&mut self, note: &str, style: Style) -> io::Result<()> {
         if !self.err_can.moves {
             return Ok(());
         }
         if !self.progress {
             self.end_line()?;
         }
-        // one column stays free: a full line would wrap, and could not be taken back
-        let cut = text::cut(&text::line(note), self.width().saturating_sub(1));
-        let styled = paint(&cut, DIM, self.err_can.colour);
+        // a full line would wrap, and could not be taken back
+        let cut = text::cut(&text::line(note), self.width());
+        let styled = Layout::whole(&cut, style, self.err_can.colour, None);
         self.progress = true;
         self.write_notes(&format!("\r\x1b[K{styled}"))
     }
@@ -269,6 +323,7 @@ impl Pen {
             }
             Some(Kind::Reasoning) => {
                 let rest = self.clean_reasoning.finish();
+                self.rows_of_reasoning.end_row();
                 self.write_notes(&format!("{rest}\n"))
             }
             _ => Ok(()),
@@ -281,7 +336,9 @@ impl Pen {
     /// When the output cannot be written.
     pub fn end_answer(&mut self) -> io::Result<()> {
         self.clear_progress()?;
-        let rest = format!("{}{}", self.markdown.finish(), self.clean.finish());
+        self.markdown.finish(&mut |c, style| self.rows.put(c, style));
+        let rest = format!("{}{}", self.rows.take(), self.clean.finish());
+        self.rows.end_row();
         if std::mem::take(&mut self.answer_open) {
             self.open = None;
             self.out.write_all(format!("{rest}\n").as_bytes())?;
@@ -291,107 +348,6 @@ impl Pen {
     }
 }
 
-/// `text` in a style (the number of an SGR sequence), line by line, so that no style outlives a line.
-fn paint(text: &str, style: &str, colour: bool) -> String {
-    if !colour || style.is_empty() {
-        return text.to_owned();
-    }
-    let mut out = String::with_capacity(text.len().saturating_add(16));
-    for piece in text.split_inclusive('\n') {
-        let (body, end) = piece.strip_suffix('\n').map_or((piece, ""), |body| (body, "\n"));
-        if !body.is_empty() {
-            out.push_str("\x1b[");
-            out.push_str(style);
-            out.push('m');
-            out.push_str(body);
-            out.push_str("\x1b[0m");
-        }
-        out.push_str(end);
-    }
-    out
-}
-
 #[cfg(test)]
-pub(crate) mod tests {
-    use std::cell::RefCell;
-    use std::rc::Rc;
-
-    use super::*;
-
-    /// What was written, for tests to look at.
-    #[derive(Clone, Default)]
-    pub(crate) struct Paper(Rc<RefCell<Vec<u8>>>);
-
-    impl Paper {
-        pub(crate) fn text(&self) -> String {
-            String::from_utf8(self.0.borrow().clone()).unwrap()
-        }
-    }
-
-    impl Write for Paper {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.borrow_mut().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    pub(crate) const PLAIN: Ability = Ability { terminal: false, colour: false, moves: false };
-    pub(crate) const SCREEN: Ability = Ability { terminal: true, colour: true, moves: true };
-
-    pub(crate) fn pen(out_can: Ability, err_can: Ability) -> (Pen, Paper, Paper) {
-        let (out, err) = (Paper::default(), Paper::default());
-        let pen = Pen::new(Box::new(out.clone()), Some(Box::new(err.clone())), out_can, err_can, Some(40));
-        (pen, out, err)
-    }
-
-    pub(crate) fn single() -> (Pen, Paper) {
-        let out = Paper::default();
-        (Pen::new(Box::new(out.clone()), None, SCREEN, SCREEN, Some(40)), out)
-    }
-
-    #[test]
-    fn a_program_gets_the_exact_answer() {
-        let (mut pen, out, err) = pen(PLAIN, PLAIN);
-        pen.reasoning("hm\x1b[1m").unwrap();
-        pen.answer("a\x1b[31m\r\n").unwrap();
-        pen.answer("b").unwrap();
-        pen.note("a note\x07").unwrap();
-        pen.progress("10 %").unwrap();
-        pen.end_answer().unwrap();
-        assert_eq!(out.text(), "a\x1b[31m\r\nb\n");
-        assert_eq!(err.text(), "hm␛[1m\na note␇\n");
-    }
-
-    #[test]
-    fn a_terminal_gets_only_our_own_sequences() {
-        let (mut pen, out) = single();
-        pen.progress("evaluating\x1b[2J 1 of 2, and a line that is far too long for it").unwrap();
-        pen.reasoning("let me\nsee\x1b[8m").unwrap();
-        pen.answer("red: \x1b[31").unwrap();
-        pen.answer("m\u{9b}1m").unwrap();
-        pen.warn("lost").unwrap();
-        let text = out.text();
-        let ours = ["\r\x1b[K", "\x1b[2m", "\x1b[33m", "\x1b[0m"];
-        let rest = ours.iter().fold(text.clone(), |text, seq| text.replace(seq, ""));
-        assert!(rest.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
-        insta::assert_snapshot!(text.replace('\x1b', "ESC").replace('\r', "CR"), @r"
-        CRESC[KESC[2mevaluating␛[2J 1 of 2, and a line that…ESC[0mCRESC[KESC[2mlet meESC[0m
-        ESC[2msee␛[8mESC[0m
-        red: ␛[31m‹U+009B›1m
-        ESC[33mlostESC[0m
-        ");
-    }
-
-    #[test]
-    fn without_colour_there_is_no_style() {
-        let can = Ability { terminal: true, colour: false, moves: true };
-        let (mut pen, out, err) = pen(can, can);
-        pen.reasoning("hm").unwrap();
-        pen.answer("yes").unwrap();
-        pen.warn("careful").unwrap();
-        assert_eq!((out.text().as_str(), err.text().as_str()), ("yes\n", "hm\ncareful\n"));
-    }
-}
+#[path = "pen_tests.rs"]
+pub(crate) mod tests;

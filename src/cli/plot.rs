@@ -34,8 +34,9 @@ pub fn bars(turns: &[TurnUsage], width: usize) -> Vec<String> {
     let digits = shown.iter().map(|t| row_name(t).len()).max().unwrap_or(1);
     let room = width.saturating_sub(digits.saturating_add(1)).max(8);
     let most = shown.iter().map(total).max().unwrap_or(0).max(1);
-    let legend: Vec<String> = SIGNS.iter().zip(KINDS).map(|(sign, kind)| format!("{sign} {kind}")).collect();
-    let mut lines = text::wrap(&legend.join("  "), width);
+    let legend = SIGNS.iter().zip(KINDS).map(|(sign, kind)| format!("{sign} {kind}"));
+    let scale = format!("(a whole row: {most} tokens)");
+    let mut lines = text::parts(legend.chain(std::iter::once(scale)), "  ", width);
     if skipped > 0 {
         lines.push(format!("(the newest {MOST_BARS} turns)"));
     }

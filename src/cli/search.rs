@@ -5,12 +5,16 @@ use std::io;
 use super::args::Search;
 use super::error::{CliError, status};
 use super::follow::json_line;
+use super::layout::{Layout, Style};
 use super::link::{Link, unexpected};
 use super::lists::print;
-use super::pen::{Ability, Pen};
+use super::pen::{self, Ability, Pen};
 use super::text;
 use super::time::minute;
 use crate::proto::{Hit, Reply, Request, SessionId, Speaker};
+
+/// What stands before a passage.
+const INDENT: &str = "  ";
 
 /// `bxctl search`; gives the exit status: as `grep`'s, 1 where nothing was found.
 ///
@@ -27,7 +31,7 @@ pub async fn search(link: &mut Link, options: Search) -> Result<u8, CliError> {
     if options.json {
         json_line(&found.hits)?;
     } else {
-        print(&lines(&found.hits, &text, Ability::of(&io::stdout()).colour))?;
+        print(&lines(&found.hits, &text, Ability::of(&io::stdout())))?;
         found.tell_if_nothing(&mut notes)?;
     }
     let more = format!("there is more; --most {} shows more", options.most.saturating_mul(10));
@@ -89,7 +93,8 @@ pub async fn find(
 
 /// The passages under the sessions that they stand in; safe.
 #[must_use]
-pub fn lines(hits: &[Hit], words: &str, colour: bool) -> Vec<String> {
+pub fn lines(hits: &[Hit], words: &str, can: Ability) -> Vec<String> {
+    let width = pen::row(can);
     let mut lines = Vec::new();
     let mut session = None;
     for hit in hits {
@@ -106,15 +111,19 @@ pub fn lines(hits: &[Hit], words: &str, colour: bool) -> Vec<String> {
             Speaker::Assistant => "model",
             Speaker::Tool => "tool",
         };
-        let passage = text::line(&hit.passage);
-        let passage = if colour { marked(&passage, words) } else { passage };
-        lines.push(format!("  turn {} · {} · {who}: {passage}", hit.turn, minute(hit.time)));
+        let mut layout = Layout::new(can.colour);
+        layout.fit(width, 0);
+        layout.hang(INDENT.len());
+        let head = format!("{INDENT}turn {} · {} · {who}: ", hit.turn, minute(hit.time));
+        head.chars().for_each(|c| layout.put(c, Style::Plain));
+        marked(&text::line(&hit.passage), words).for_each(|(c, style)| layout.put(c, style));
+        lines.extend(layout.take().lines().map(str::to_owned));
     }
     lines
 }
 
 /// The words that were looked for, in bold. Only where lower case has the same length, so that places fit.
-fn marked(passage: &str, words: &str) -> String {
+fn marked(passage: &str, words: &str) -> impl Iterator<Item = (char, Style)> {
     let lower = passage.to_lowercase();
     let mut bold = vec![false; passage.len()];
     if lower.len() == passage.len() {
@@ -124,24 +133,14 @@ fn marked(passage: &str, words: &str) -> String {
             }
         }
     }
-    let mut out = String::new();
-    let mut on = false;
-    for (at, c) in passage.char_indices() {
-        let wanted = bold.get(at).copied().unwrap_or(false);
-        if wanted != on {
-            out.push_str(if wanted { "\x1b[1m" } else { "\x1b[0m" });
-            on = wanted;
-        }
-        out.push(c);
-    }
-    if on {
-        out.push_str("\x1b[0m");
-    }
-    out
+    passage.char_indices().map(move |(at, c)| {
+        (c, if bold.get(at).copied().unwrap_or(false) { Style::Bold } else { Style::Plain })
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::pen::tests::PLAIN;
     use super::*;
 
     #[test]
@@ -156,7 +155,7 @@ mod tests {
         };
         let hits =
             [hit("s1", 1, Speaker::User), hit("s1", 2, Speaker::Tool), hit("s2", 9, Speaker::Assistant)];
-        insta::assert_snapshot!(lines(&hits, "beans", false).join("\n"), @r#"
+        insta::assert_snapshot!(lines(&hits, "beans", PLAIN).join("\n"), @r#"
         session s1 "gar␛den"
           turn 1 · 2026-01-31 23:59 · you: … plant ␛[2Jthe Beans in May
           turn 2 · 2026-01-31 23:59 · tool: … plant ␛[2Jthe Beans in May
@@ -164,9 +163,10 @@ mod tests {
         session s2
           turn 9 · 2026-01-31 23:59 · model: … plant ␛[2Jthe Beans in May
         "#);
-        assert_eq!(
-            marked("the Beans", "beans e"),
-            "th\x1b[1me\x1b[0m B\x1b[1means\x1b[0m".replace("B\x1b[1means", "\x1b[1mBeans")
-        );
+        let bold: String = marked("the Beans", "beans e")
+            .filter(|(_, style)| *style == Style::Bold)
+            .map(|(c, _)| c)
+            .collect();
+        assert_eq!(bold, "eBeans");
     }
 }

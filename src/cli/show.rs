@@ -28,7 +28,7 @@ pub async fn show(link: &mut Link, options: Show) -> Result<(), CliError> {
         json_array(link, &info.id, options.ids, &mut out).await?;
         writeln!(out)?;
     } else {
-        let mut transcript = Transcript::new(Ability::of(&io::stdout()).colour, options.ids);
+        let mut transcript = Transcript::new(Ability::of(&io::stdout()), options.ids);
         out.write_all(transcript.head(&info).as_bytes())?;
         each_record(link, &info.id, None, |record| Ok(out.write_all(transcript.record(record).as_bytes())?))
             .await?;

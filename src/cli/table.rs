@@ -11,6 +11,8 @@ pub struct Column {
     pub right: bool,
     /// What it can be cut to; `None`: it is never cut.
     pub least: Option<usize>,
+    /// What it is cut to while other columns can still be left out.
+    pub rather: Option<usize>,
     /// Columns of a higher number are left out first when the terminal is too narrow; 0 never.
     pub rank: u8,
 }
@@ -19,19 +21,26 @@ impl Column {
     /// A column of text.
     #[must_use]
     pub const fn left(title: &'static str, rank: u8) -> Self {
-        Self { title, right: false, least: None, rank }
+        Self { title, right: false, least: None, rather: None, rank }
     }
 
     /// A column of numbers.
     #[must_use]
     pub const fn right(title: &'static str, rank: u8) -> Self {
-        Self { title, right: true, least: None, rank }
+        Self { title, right: true, least: None, rather: None, rank }
     }
 
     /// It may be cut, but not below so many columns.
     #[must_use]
     pub const fn at_least(mut self, least: usize) -> Self {
         self.least = Some(least);
+        self
+    }
+
+    /// Other columns are left out before it is cut below so many columns.
+    #[must_use]
+    pub const fn rather(mut self, columns: usize) -> Self {
+        self.rather = Some(columns);
         self
     }
 }
@@ -64,9 +73,12 @@ fn fit(kept: &mut Vec<(usize, Column, usize)>, width: usize) {
         if over == 0 {
             return;
         }
-        let spare = |column: &Column, w: usize| column.least.map_or(0, |least| w.saturating_sub(least));
-        let room = kept.iter().map(|(_, c, w)| spare(c, *w)).fold(0, usize::saturating_add);
         let last = kept.iter().map(|(_, c, _)| c.rank).max().unwrap_or(0);
+        let spare = |column: &Column, w: usize| {
+            let least = if last > 0 { column.rather.or(column.least) } else { column.least };
+            least.map_or(0, |least| w.saturating_sub(least))
+        };
+        let room = kept.iter().map(|(_, c, w)| spare(c, *w)).fold(0, usize::saturating_add);
         if room < over && last > 0 {
             if let Some(at) = kept.iter().rposition(|(_, c, _)| c.rank == last) {
                 kept.remove(at);

@@ -139,6 +139,24 @@ pub fn wrap(text: &str, columns: usize) -> Vec<String> {
     lines
 }
 
+/// Parts in lines of at most `columns`, with `between` two that share one; a part is never broken.
+#[must_use]
+pub fn parts(parts: impl IntoIterator<Item = String>, between: &str, columns: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for part in parts {
+        match lines.last_mut() {
+            Some(line)
+                if [line.as_str(), between, &part].into_iter().map(width).sum::<usize>() <= columns =>
+            {
+                line.push_str(between);
+                line.push_str(&part);
+            }
+            _ => lines.push(part),
+        }
+    }
+    lines
+}
+
 /// JSON text in which the dangerous characters that JSON leaves as they are (DEL, C1, bidirectional
 /// overrides, …) are written as escapes: the same value, and harmless on a terminal. They can only
 /// stand inside strings, so replacing them anywhere is right.

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::call;
+use super::layout::{Layout, Style};
 use super::lists::{outcome_word, state_word};
+use super::markdown;
+use super::pen::{self, Ability};
 use super::text;
 use super::time::minute;
 use super::view::tool_result_line;
@@ -30,24 +33,22 @@ impl Calls {
 
 /// Text for the terminal; all of it is safe.
 pub struct Transcript {
-    colour: bool,
+    can: Ability,
     ids: bool,
     calls: Calls,
 }
 
 impl Transcript {
-    /// With or without dimmed parts, with or without token ids.
+    /// For what it is written to, with or without token ids.
     #[must_use]
-    pub fn new(colour: bool, ids: bool) -> Self {
-        Self { colour, ids, calls: Calls::default() }
+    pub fn new(can: Ability, ids: bool) -> Self {
+        Self { can, ids, calls: Calls::default() }
     }
 
     fn dim(&self, block: &str) -> String {
-        let mut out = String::new();
-        for line in text::block(block).lines() {
-            let (on, off) = if self.colour { ("\x1b[2m", "\x1b[0m") } else { ("", "") };
-            // writing to a String cannot fail
-            let _ = writeln!(out, "{on}{line}{off}");
+        let mut out = Layout::whole(&text::block(block), Style::Dim, self.can.colour, pen::row(self.can));
+        if !out.is_empty() && !out.ends_with('\n') {
+            out.push('\n');
         }
         out
     }
@@ -73,11 +74,11 @@ impl Transcript {
     pub fn record(&mut self, record: &LogRecord) -> String {
         match record {
             LogRecord::UserMessage(m) => {
-                let mut out = format!("\n{}", self.dim(&format!("turn {} · {}", m.turn, minute(m.time))));
-                for line in text::block(&m.text).split('\n') {
-                    let _ = writeln!(out, "» {line}");
-                }
-                out
+                let head = self.dim(&format!("turn {} · {}", m.turn, minute(m.time)));
+                let place = (self.can.colour, pen::row(self.can));
+                let text = text::block(&m.text);
+                let lines = text.split('\n').map(|line| Layout::behind("» ", line, Style::Bold, place));
+                format!("\n{head}{}", lines.collect::<String>())
             }
             LogRecord::AssistantMessage(m) => self.answer(m),
             LogRecord::ToolResult(r) => {
@@ -93,6 +94,16 @@ impl Transcript {
         }
     }
 
+    /// An answer, as it was shown when it came.
+    fn styled(&self, text: &str) -> String {
+        let mut rows = Layout::new(self.can.colour);
+        rows.fit(pen::row(self.can), 0);
+        let mut marks = markdown::Markdown::default();
+        marks.push(text, &mut |c, style| rows.put(c, style));
+        marks.finish(&mut |c, style| rows.put(c, style));
+        rows.take()
+    }
+
     fn answer(&mut self, m: &AssistantMessage) -> String {
         self.calls.remember(m);
         let mut out = String::new();
@@ -100,7 +111,7 @@ impl Transcript {
             out.push_str(&self.dim(reasoning));
         }
         if !m.text.is_empty() {
-            out.push_str(&text::block(&m.text));
+            out.push_str(&self.styled(&text::block(&m.text)));
             if !out.ends_with('\n') {
                 out.push('\n');
             }
@@ -220,6 +231,7 @@ fn fence(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::pen::tests::{PLAIN, SCREEN};
     use super::*;
     use crate::proto::{
         Digest, Epoch, Finish, SessionStart, Timestamp, TokenIds, ToolCall, ToolOutcome, TurnId, UserMessage,
@@ -293,7 +305,7 @@ mod tests {
 
     #[test]
     fn in_the_terminal() {
-        let mut transcript = Transcript::new(false, true);
+        let mut transcript = Transcript::new(PLAIN, true);
         let mut out = transcript.head(&info());
         out.extend(records().iter().map(|record| transcript.record(record)));
         assert!(out.chars().all(|c| c == '\n' || !c.is_control()));
@@ -310,7 +322,7 @@ mod tests {
 
     #[test]
     fn dimming_stays_within_its_line() {
-        let dimmed = Transcript::new(true, false).dim("a\nb");
+        let dimmed = Transcript::new(SCREEN, false).dim("a\nb");
         assert_eq!(dimmed, "\x1b[2ma\x1b[0m\n\x1b[2mb\x1b[0m\n");
     }
 }

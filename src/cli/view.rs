@@ -137,9 +137,7 @@ impl View {
 
     fn foreign_message(&self, pen: &mut Pen, text: &str, remark: &str) -> io::Result<()> {
         pen.say("")?;
-        for line in text::block(text).lines() {
-            pen.say(&format!("» {line}"))?;
-        }
+        text.split('\n').try_for_each(|line| pen.message("» ", line))?;
         if remark.is_empty() { Ok(()) } else { pen.note(remark.trim_start()) }
     }
 
@@ -221,7 +219,7 @@ impl Totals {
     fn lines(&self, width: usize) -> Vec<String> {
         let Self { cache_n, prompt_n, predicted_n, context_n, n_ctx, millis, .. } = self;
         let context = match context_n.saturating_mul(100).checked_div(*n_ctx) {
-            Some(percent) => format!("context {context_n} of {n_ctx} ({percent} %)"),
+            Some(percent) => format!("context {percent} % of {n_ctx}"),
             None => format!("context {context_n}"),
         };
         let parts = [
@@ -231,19 +229,7 @@ impl Totals {
             context,
             format!("{}.{} s", millis / 1000, millis % 1000 / 100),
         ];
-        let mut lines: Vec<String> = Vec::new();
-        for part in parts {
-            match lines.last_mut() {
-                Some(line)
-                    if text::width(line).saturating_add(3).saturating_add(text::width(&part)) <= width =>
-                {
-                    line.push_str(" · ");
-                    line.push_str(&part);
-                }
-                _ => lines.push(part),
-            }
-        }
-        lines
+        text::parts(parts, " · ", width)
     }
 }
 
@@ -328,8 +314,8 @@ mod tests {
         think
         ⚙ ls ok: {"p":␊1}
         2400 from cache · 28 evaluated
-        14 generated
-        context 1221 of 2048 (59 %) · 6.4 s
+        14 generated · context 59 % of 2048
+        6.4 s
         300 tokens were evaluated again: the model server no longer had them in its cache
         "#);
     }

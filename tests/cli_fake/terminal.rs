@@ -5,12 +5,12 @@
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
-use boxmaker::proto::{EventKind, Request};
+use boxmaker::proto::{EventKind, Reply, Request, SessionId, TurnOutcome};
 use expectrl::Session;
 use expectrl::process::unix::WaitStatus;
 use expectrl::session::OsSession;
 
-use super::{Act, Fake, events, turn_reply, usual, whole_turn};
+use super::{Act, Fake, end, events, text, turn_reply, usage, usual, whole_turn};
 
 /// How long anything on the screen may take: machines are slow at times.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -144,4 +144,35 @@ pub fn waiting(kinds: Vec<EventKind>) -> Fake {
         }
         other => usual(other).unwrap(),
     })
+}
+
+/// The session of the scripted daemons.
+pub fn session() -> SessionId {
+    "s1".parse().unwrap()
+}
+
+/// A daemon whose turns begin with a text and then wait for [`finish`].
+pub fn slow() -> Fake {
+    let mut turn = 1;
+    Fake::start(move |request| match request {
+        Request::Send { session, text: said } => {
+            turn += 1;
+            let kinds = vec![
+                EventKind::TurnStart { text: said.clone(), retry: false },
+                text(&format!("answer {turn} to {said}, ")),
+            ];
+            Act::Then(turn_reply(session, turn), events(session, turn, turn * 100, kinds))
+        }
+        Request::Cancel { session } => Act::Before(
+            events(session, turn, turn * 100 + 50, vec![end(TurnOutcome::Cancelled, None)]),
+            Reply::Done {},
+        ),
+        other => usual(other).unwrap(),
+    })
+}
+
+/// Ends a turn of [`slow`].
+pub fn finish(fake: &Fake, turn: u64) {
+    let kinds = vec![text("and done."), usage(0), end(TurnOutcome::Done, None)];
+    fake.push(events(&session(), turn, turn * 100 + 10, kinds));
 }

@@ -2,6 +2,7 @@
 
 use super::outbox::Outbox;
 use super::{Chat, Over, unless_quit};
+use crate::cli::care::warn_if_shared;
 use crate::cli::error::CliError;
 use crate::cli::follow::Output;
 use crate::cli::link::{ASK_AGAIN, Created, state_dir, unexpected};
@@ -69,7 +70,7 @@ impl Chat<'_> {
     }
 
     async fn transcript(&mut self, turn: Option<TurnId>) -> Result<String, CliError> {
-        let mut transcript = Transcript::new(Ability::of(&std::io::stdout()).colour, false);
+        let mut transcript = Transcript::new(Ability::of(&std::io::stdout()), false);
         let mut out = String::new();
         each_record(self.link, &self.info.id, turn, |record| {
             out.push_str(&transcript.record(record));
@@ -93,7 +94,7 @@ impl Chat<'_> {
         match self.ask(Request::List {}).await? {
             Reply::Sessions { sessions } => {
                 let lines = session_lines(&sessions, Some(self.pen.width()));
-                self.say(lines)
+                self.lines(&lines)
             }
             reply => Err(unexpected(&reply)),
         }
@@ -101,7 +102,8 @@ impl Chat<'_> {
 
     pub(super) async fn search(&mut self, words: &str) -> Result<Over, CliError> {
         let found = find(self.link, words, None, FOUND).await?;
-        self.say(lines(&found.hits, words, false))?;
+        let can = Ability::of(&std::io::stdout());
+        self.lines(&lines(&found.hits, words, can))?;
         found.tell_if_nothing(&mut self.pen)?;
         found.tell_what_is_left_out(&mut self.pen, "there is more: `bxctl search` finds all of it")?;
         Ok(None)
@@ -129,7 +131,10 @@ impl Chat<'_> {
     pub(super) async fn new_session(&mut self, name: Option<String>) -> Result<Over, CliError> {
         loop {
             match unless_quit(&mut self.interrupts, self.link.try_create(name.clone())).await? {
-                Created::Made(info, differs) => return self.enter(info, &differs).await,
+                Created::Made(info, differs) => {
+                    warn_if_shared(self.link, &mut self.pen, name.as_deref()).await?;
+                    return self.enter(info, &differs).await;
+                }
                 Created::Waiting(why) => {
                     self.pen.progress(&format!("waiting (Ctrl-C stops): {}", text::line(&why)))?;
                     tokio::select! {
@@ -165,13 +170,14 @@ impl Chat<'_> {
     pub(super) async fn usage(&mut self) -> Result<Over, CliError> {
         let turns = usage_of(self.link, &self.info.id).await?;
         let lines = usage_lines(&self.info, &turns, Some(self.pen.width()));
-        self.say(lines)
+        self.lines(&lines)
     }
 
     pub(super) async fn rename(&mut self, name: &str) -> Result<Over, CliError> {
         self.ask(Request::Rename { session: self.info.id.clone(), name: name.to_owned() }).await?;
         self.info.name = Some(name.to_owned());
         self.pen.note(&format!("this session is \"{}\" now", text::line(name)))?;
+        warn_if_shared(self.link, &mut self.pen, Some(name)).await?;
         Ok(None)
     }
 }

@@ -1,5 +1,8 @@
 //! The commands of a chat: a slash and a word.
 
+use std::io;
+
+use crate::cli::pen::Pen;
 use crate::proto::Decision;
 
 /// What a line at the prompt means.
@@ -43,26 +46,38 @@ pub enum Meaning<'a> {
     Wrong(&'static str),
 }
 
-/// What `/help` prints.
-pub const HELP: &[&str] = &[
-    "/new [NAME]      begin a new session",
-    "/sessions        list the sessions",
-    "/switch SESSION  go on with another session: its id, the beginning of it, or its name",
-    "/show [TURN]     this conversation, or one turn of it",
-    "/search WORDS    find what was said, in all sessions",
-    "/fork [TURN]     begin a new session with the turns up to this one",
-    "/rename NAME     name this session",
-    "/retry           ask again where the newest turn has no whole answer",
-    "/rebase          go on in a new epoch: from a summary, with today's configuration",
-    "/allow, /deny    decide about the tool call that waits for it",
-    "/usage           what each turn cost",
-    "/send            send the messages that wait",
-    "/drop [NUMBER]   take a message that waits away, the last or this one",
-    "/quit            leave (a running turn goes on)",
-    "//TEXT           send a message that begins with a slash",
-    "What is sent while the model answers waits until it has. Alt-Enter, or a backslash before Enter, begins a new line.",
-    "Ctrl-C cancels the running turn, twice quits; Ctrl-D detaches.",
+/// What `/help` lists.
+const HELP: &[(&str, &str)] = &[
+    ("/new [NAME]", "begin a new session"),
+    ("/sessions", "list the sessions"),
+    ("/switch SESSION", "go on with another session: its id, the beginning of it, or its name"),
+    ("/show [TURN]", "this conversation, or one turn of it"),
+    ("/search WORDS", "find what was said, in all sessions"),
+    ("/fork [TURN]", "begin a new session with the turns up to this one"),
+    ("/rename NAME", "name this session"),
+    ("/retry", "ask again where the newest turn has no whole answer"),
+    ("/rebase", "go on in a new epoch: from a summary, with today's configuration"),
+    ("/allow, /deny", "decide about the tool call that waits for it"),
+    ("/usage", "what each turn cost"),
+    ("/send", "send the messages that wait"),
+    ("/drop [NUMBER]", "take a message that waits away, the last or this one"),
+    ("/quit", "leave (a running turn goes on)"),
+    ("//TEXT", "send a message that begins with a slash"),
+    ("Alt-Enter", "begin a new line; a backslash before Enter does the same"),
+    ("Ctrl-C", "cancel the running turn; twice: quit"),
+    ("Ctrl-D", "leave, as /quit does"),
 ];
+/// Columns of the names there.
+const NAMES: usize = 17;
+
+/// Prints what `/help` prints.
+///
+/// # Errors
+/// When the output cannot be written.
+pub fn help(pen: &mut Pen) -> io::Result<()> {
+    HELP.iter().try_for_each(|(name, what)| pen.entry(&format!("{name:NAMES$}"), what))?;
+    pen.say("What is sent while the model answers waits until it has.")
+}
 
 /// What a line means. A word with a second slash in it (a path) is no command.
 #[must_use]

@@ -2,10 +2,11 @@
 
 use std::io;
 
-use super::commands::{HELP, Meaning, meaning};
+use super::commands::{Meaning, help, meaning};
 use super::input::{Input, Typed};
 use super::outbox::Outbox;
-use super::screen::{Screen, columns};
+use super::screen::Screen;
+use crate::cli::asking;
 use crate::cli::error::CliError;
 use crate::cli::follow::{Aside, Wish};
 use crate::cli::pen::{Pen, is_dumb};
@@ -81,9 +82,7 @@ impl Desk {
         if more > 0 {
             rows.push(format!("  and {more} more"));
         }
-        // one column stays free: a full row would be two
-        let width = columns().saturating_sub(1);
-        self.screen.waiting(rows.iter().map(|row| text::cut(row, width)).collect())
+        self.screen.waiting(rows)
     }
 
     /// `/drop`: takes one of the waiting messages away, the last when no number is given.
@@ -118,11 +117,13 @@ impl Desk {
         match meaning(line) {
             Meaning::Decide(decision) if self.question => return Ok(Wish::Answer(word(decision).to_owned())),
             Meaning::Decide(_) => pen.warn("no call waits for a decision")?,
-            Meaning::Message(message) if answers => return Ok(Wish::Answer(message.to_owned())),
+            Meaning::Message(message) if answers && asking::answer(message).is_some() => {
+                return Ok(Wish::Answer(message.to_owned()));
+            }
             Meaning::Empty => {}
             Meaning::Message(message) => self.wait(message, pen)?,
             Meaning::Drop(number) => self.drop_waiting(number, pen)?,
-            Meaning::Help => HELP.iter().try_for_each(|line| pen.say(line))?,
+            Meaning::Help => help(pen)?,
             Meaning::Quit => return Ok(Wish::Detach),
             Meaning::Wrong(why) => pen.warn(why)?,
             _ => {
@@ -130,7 +131,8 @@ impl Desk {
                 pen.warn("the model is at work: this goes when it is done; Ctrl-C stops it, and /drop, /help and /quit go now")?;
             }
         }
-        Ok(Wish::Nothing)
+        // what was written took the question's place
+        Ok(if self.question { Wish::Answer(String::new()) } else { Wish::Nothing })
     }
 }
 
@@ -152,7 +154,11 @@ impl Aside for Desk {
     fn take(&mut self, typed: Typed, pen: &mut Pen) -> Result<Wish, CliError> {
         let wish = match typed {
             Typed::Line(line) => self.line(&line, pen)?,
-            Typed::Interrupt => Wish::Press,
+            Typed::Interrupt(begun) => {
+                // it stops the turn, not what is being written
+                self.initial = begun;
+                Wish::Press
+            }
             Typed::End => Wish::Detach,
         };
         if wish != Wish::Detach {

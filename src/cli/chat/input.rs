@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
 use nix::sys::signal::{Signal, raise};
-use nix::sys::termios::{InputFlags, LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
+use nix::sys::termios::{
+    _POSIX_VDISABLE, InputFlags, LocalFlags, SetArg, SpecialCharacterIndices, Termios, tcgetattr, tcsetattr,
+};
 use rustyline::error::ReadlineError;
 use rustyline::history::FileHistory;
 use rustyline::{
@@ -20,7 +22,7 @@ use super::prompt::{PROMPT, PromptLine};
 use super::screen::columns;
 use crate::cli::error::CliError;
 use crate::cli::link::state_dir;
-use crate::cli::pen::is_dumb;
+use crate::cli::pen::{Ability, is_dumb};
 
 /// Lines that are remembered.
 const HISTORY_LINES: usize = 1000;
@@ -30,8 +32,8 @@ const HISTORY_LINES: usize = 1000;
 pub enum Typed {
     /// A message, maybe of several lines.
     Line(String),
-    /// Ctrl-C.
-    Interrupt,
+    /// Ctrl-C, and what stood at the prompt.
+    Interrupt(String),
     /// Ctrl-D, or the terminal has gone.
     End,
 }
@@ -52,7 +54,7 @@ impl Input {
     /// When the terminal cannot be used.
     pub fn start() -> Result<Self, CliError> {
         let failed = |e: &dyn std::fmt::Display| CliError::Failed(format!("cannot use the terminal: {e}"));
-        let line = PromptLine::default();
+        let line = PromptLine::new(Ability::of(&io::stdout()).colour);
         let continuations = Continuations { line: Some(line.clone()), ..Continuations::default() };
         let editor = editor(line.clone(), &continuations).map_err(|e| failed(&e))?;
         let (ask, asked) = mpsc::channel();
@@ -101,7 +103,7 @@ fn editor(line: PromptLine, continuations: &Continuations) -> rustyline::Result<
     let config = Config::builder()
         .max_history_size(HISTORY_LINES)?
         .history_ignore_dups(true)?
-        // only so that the editor tells what stands at the prompt: nothing is coloured
+        // so that the editor tells what stands at the prompt, even where nothing is coloured
         .color_mode(ColorMode::Enabled)
         .bracketed_paste(true)
         .build();
@@ -124,10 +126,21 @@ fn editor(line: PromptLine, continuations: &Continuations) -> rustyline::Result<
     Ok(editor)
 }
 
-/// Between two prompts, too, keys are not shown, and Enter is what it is at the prompt.
+/// Between two prompts, too, keys are not shown, and Enter, Ctrl-D and Ctrl-Z are what they are at the prompt: keys that
+/// wait for it.
 fn quiet(mut modes: Termios) -> io::Result<()> {
-    modes.local_flags.remove(LocalFlags::ECHO);
+    modes.local_flags.remove(LocalFlags::ECHO | LocalFlags::ICANON);
     modes.input_flags.remove(InputFlags::ICRNL);
+    let keys = [
+        (SpecialCharacterIndices::VSUSP, _POSIX_VDISABLE),
+        (SpecialCharacterIndices::VMIN, 1),
+        (SpecialCharacterIndices::VTIME, 0),
+    ];
+    for (key, value) in keys {
+        if let Some(place) = modes.control_chars.get_mut(key as usize) {
+            *place = value;
+        }
+    }
     Ok(tcsetattr(io::stdin(), SetArg::TCSANOW, &modes)?)
 }
 
@@ -190,11 +203,13 @@ impl ConditionalEventHandler for Suspend {
             let _ = tcsetattr(io::stdin(), SetArg::TCSADRAIN, modes);
             let _ = io::stdout().write_all(paste.as_bytes()).and_then(|()| io::stdout().flush());
         };
+        self.line.stopped();
         set(&self.before.lock().unwrap_or_else(PoisonError::into_inner), "\x1b[?2004l");
         // to this thread: it goes on when the process does
         let _ = raise(Signal::SIGTSTP);
         set(&editing, "\x1b[?2004h");
-        self.line.settle();
+        // that it cannot be written shows where the conversation writes
+        let _ = self.line.resumed(columns(), &mut io::stdout());
         Some(Cmd::Repaint)
     }
 }
@@ -212,6 +227,7 @@ fn edit(
     }
     while let Ok(initial) = asked.recv() {
         let read = editor.readline_with_initial(PROMPT, (&initial, ""));
+        let begun = line.begun();
         if !is_dumb() {
             // that it cannot be written shows where the conversation writes
             let _ = line.gone(read.is_ok(), columns(), &mut io::stdout());
@@ -222,7 +238,7 @@ fn edit(
                 remember(&mut editor, history.as_ref(), &line);
                 Typed::Line(line)
             }
-            Err(ReadlineError::Interrupted) => Typed::Interrupt,
+            Err(ReadlineError::Interrupted) => Typed::Interrupt(begun),
             Err(_) => Typed::End,
         };
         if typed.send(answer).is_err() {

@@ -18,13 +18,15 @@ use super::error::{CliError, status};
 use super::follow::{Interrupts, Output, Press};
 use super::keys::Restore;
 use super::link::{Arrival, Link, state_dir};
+use super::lists::session_lines;
 use super::pen::{Ability, Pen};
 use super::text;
 use crate::proto::{CallId, EventKind, Reply, Request, SessionInfo, SessionState};
-use commands::{HELP, Meaning, meaning};
+use commands::{Meaning, help, meaning};
 use desk::Desk;
 use input::Typed;
 use outbox::Outbox;
+use prompt::PROMPT;
 
 /// `bxctl chat`; gives the exit status.
 ///
@@ -106,11 +108,13 @@ impl<'a> Chat<'a> {
     fn start(link: &'a mut Link, info: SessionInfo, outbox: Outbox) -> Result<Self, CliError> {
         let can = Ability::of(&io::stdout());
         let desk = Desk::start(outbox)?;
+        let line = desk.input.line();
+        let settled = move || line.settled();
         Ok(Self {
             link,
             last_turn: info.turns,
             info,
-            pen: Pen::single(Box::new(desk.screen.clone()), can),
+            pen: Pen::single(Box::new(desk.screen.clone()), can, settled),
             desk,
             output: Output::new(false),
             interrupts: Interrupts::new()?,
@@ -130,14 +134,14 @@ impl<'a> Chat<'a> {
                     None => None,
                     Some(Typed::Line(line)) => {
                         if !line.trim().is_empty() {
-                            self.pen.say(&format!("> {line}"))?;
+                            self.pen.message(PROMPT, &line)?;
                         }
                         self.line(&line).await?
                     }
-                    Some(Typed::Interrupt) => match self.interrupts.pressed() {
+                    Some(Typed::Interrupt(_)) => match self.interrupts.pressed() {
                         Press::Quit => Some(status::CANCELLED),
                         Press::Cancel => {
-                            self.pen.note("Ctrl-C again quits; Ctrl-D detaches")?;
+                            self.pen.note("Ctrl-C again quits; Ctrl-D leaves")?;
                             None
                         }
                     },
@@ -208,7 +212,7 @@ impl<'a> Chat<'a> {
             Meaning::Decide(decision) => self.decide(decision).await,
             Meaning::Retry => self.retry().await,
             Meaning::Quit => Ok(Some(self.leave()?)),
-            Meaning::Help => self.say(HELP.iter().map(|line| (*line).to_owned())),
+            Meaning::Help => Ok(help(&mut self.pen).map(|()| None)?),
             Meaning::Rebase => self.rebase().await,
             Meaning::Usage => self.usage().await,
             Meaning::Sessions => self.sessions().await,
@@ -236,12 +240,11 @@ impl<'a> Chat<'a> {
         match result {
             Err(e @ (CliError::Refused(_) | CliError::NoDaemon(_))) => {
                 self.pen.warn(&text::line(&e.to_string()))?;
-                if let CliError::Refused(body) = &e {
-                    for candidate in &body.candidates {
-                        self.pen.say(&format!("  {candidate}"))?;
-                    }
-                }
                 Ok(None)
+            }
+            Err(CliError::Ambiguous(message, sessions)) => {
+                self.pen.warn(&text::line(&message))?;
+                self.lines(&session_lines(&sessions, Some(self.pen.width())))
             }
             other => other,
         }
@@ -274,14 +277,13 @@ impl<'a> Chat<'a> {
             let why = info.reason.as_deref().map(|why| format!(": {}", text::line(why))).unwrap_or_default();
             self.pen.warn(&format!("its newest turn was interrupted{why}; /retry asks again"))?;
         }
-        Ok(self.pen.note("/help lists the commands; Ctrl-D detaches")?)
+        Ok(self.pen.note("/help lists the commands; Ctrl-D leaves")?)
     }
 
-    fn say(&mut self, lines: impl IntoIterator<Item = String>) -> Result<Over, CliError> {
-        for line in lines {
-            self.pen.say(&line)?;
-        }
-        Ok(None)
+    /// Shows lines that are safe, and fit.
+    fn lines(&mut self, lines: &[String]) -> Result<Over, CliError> {
+        let lines: String = lines.iter().flat_map(|line| [line, "\n"]).collect();
+        Ok(self.pen.ready(&lines).map(|()| None)?)
     }
 
     fn leave(&mut self) -> Result<u8, CliError> {
@@ -301,10 +303,15 @@ impl<'a> Chat<'a> {
         self.desk.screen.leave()?;
         let waiting = u64::try_from(self.desk.outbox.all().len()).unwrap_or(u64::MAX);
         if waiting > 0 {
-            let count = text::counted(waiting, "message");
             let id = &self.info.id;
+            let (count, it) = match waiting {
+                1 => ("1 message is".to_owned(), "it"),
+                n => (format!("{n} messages are"), "them"),
+            };
             let note = if self.desk.outbox.is_kept() {
-                format!("{count} not sent: `bxctl chat --session {id}` has what was written")
+                format!(
+                    "{count} kept, not sent: `bxctl chat --session {id}` shows {it} again, and /send there sends {it}"
+                )
             } else {
                 format!("{count} not sent, and kept nowhere")
             };

@@ -19,6 +19,7 @@ use rustyline::hint::Hinter;
 use rustyline::validate::Validator;
 use unicode_width::UnicodeWidthChar;
 
+use crate::cli::layout::{Layout, Style};
 use crate::cli::text;
 
 /// The prompt.
@@ -36,14 +37,17 @@ pub struct PromptLine(Arc<Mutex<Bottom>>);
 
 #[derive(Default)]
 struct Bottom {
+    colour: bool,
     /// The end of what was written: a line without its newline.
     tail: String,
-    /// The messages that wait, one row each.
+    /// The messages that wait; each is cut to one row.
     waiting: Vec<String>,
     /// The rows of them that are drawn.
     drawn: usize,
     /// The terminal's width when that was drawn.
     columns: usize,
+    /// How often the process went on after it was stopped.
+    settled: u64,
     /// What the editor shows.
     standing: Option<State>,
     /// The line is being taken: what is written now waits for that.
@@ -59,6 +63,16 @@ struct State {
 }
 
 impl PromptLine {
+    /// With or without colours.
+    pub fn new(colour: bool) -> Self {
+        Self(Arc::new(Mutex::new(Bottom { colour, ..Bottom::default() })))
+    }
+
+    /// What stands at the prompt.
+    pub fn begun(&self) -> String {
+        self.bottom().standing.as_ref().map(|state| state.line.clone()).unwrap_or_default()
+    }
+
     fn bottom(&self) -> MutexGuard<'_, Bottom> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -114,9 +128,32 @@ impl PromptLine {
         self.write("", columns, out)
     }
 
-    /// Somebody else has written to the terminal: what was written so far stays as it is.
-    pub fn settle(&self) {
-        self.bottom().settle();
+    /// The process is about to be stopped, and others write to the terminal: what is written waits until it goes on.
+    pub fn stopped(&self) {
+        self.bottom().closing = true;
+    }
+
+    /// The process goes on: what was written before stays as it is, and the editor is about to paint its prompt anew.
+    ///
+    /// # Errors
+    /// When the output cannot be written.
+    pub fn resumed(&self, columns: usize, out: &mut impl Write) -> io::Result<()> {
+        let mut bottom = self.bottom();
+        bottom.closing = false;
+        bottom.settle();
+        bottom.settled = bottom.settled.saturating_add(1);
+        // it clears away from where the prompt would begin
+        let above = bottom.standing.as_ref().map_or(0, |state| state.rows(columns).0);
+        let mut all = "\n".repeat(above);
+        let held = std::mem::take(&mut bottom.held);
+        all.push_str(&bottom.place(&held, columns));
+        out.write_all(all.as_bytes())?;
+        out.flush()
+    }
+
+    /// How often it went on: nothing can be taken back from before.
+    pub fn settled(&self) -> u64 {
+        self.bottom().settled
     }
 
     /// The conversation is over: takes all of the bottom away but the written line.
@@ -137,6 +174,11 @@ impl PromptLine {
         out.write_all(pasting.as_bytes())?;
         out.flush()
     }
+}
+
+/// What is typed, safe, for a paste may bring anything; it stands out from the answers.
+fn typed(text: &str, colour: bool) -> String {
+    Layout::whole(&text::block(text), Style::Bold, colour, None)
 }
 
 fn up(rows: usize) -> String {
@@ -173,12 +215,13 @@ impl Bottom {
             out.push('\n');
         }
         for row in &self.waiting {
-            out.push_str(row);
+            // a full row would be two
+            out.push_str(&text::cut(row, columns.saturating_sub(1)));
             out.push('\n');
         }
         self.drawn = self.waiting.len();
         if let Some(state) = &self.standing {
-            out.push_str(&state.drawn(columns));
+            out.push_str(&state.drawn(columns, self.colour));
         }
         out
     }
@@ -223,9 +266,9 @@ impl State {
     }
 
     /// The prompt, from the beginning of its row on.
-    fn drawn(&self, columns: usize) -> String {
+    fn drawn(&self, columns: usize, colour: bool) -> String {
         let (cursor, end) = self.places(columns);
-        let mut out = format!("{PROMPT}{}", text::block(&self.line));
+        let mut out = typed(PROMPT, colour) + &typed(&self.line, colour);
         if end.1 == 0 && end.0 > 0 && !self.line.ends_with('\n') {
             out.push('\n');
         }
@@ -281,8 +324,11 @@ fn position(start: (usize, usize), text: &str, columns: usize) -> (usize, usize)
 
 impl Highlighter for PromptLine {
     fn highlight<'l>(&self, line: &'l str, _: usize) -> Cow<'l, str> {
-        // a paste may bring anything
-        Cow::Owned(text::block(line))
+        Cow::Owned(typed(line, self.bottom().colour))
+    }
+
+    fn highlight_prompt<'b, 's: 'b, 'p: 'b>(&'s self, prompt: &'p str, _: bool) -> Cow<'b, str> {
+        Cow::Owned(typed(prompt, self.bottom().colour))
     }
 
     fn highlight_char(&self, line: &str, before: usize, _: CmdKind) -> bool {

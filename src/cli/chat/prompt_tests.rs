@@ -20,7 +20,7 @@ impl Rig {
     /// As the editor does: draws the prompt, and tells of it.
     fn stand(&mut self, typed: &str, before: usize) {
         let state = State { line: typed.to_owned(), before };
-        let drawn = state.drawn(COLUMNS);
+        let drawn = state.drawn(COLUMNS, false);
         self.show(drawn.as_bytes());
         self.line.bottom().standing = Some(state);
     }

@@ -1,6 +1,7 @@
 //! How messages get from the prompt into the session: each once, whatever goes away meanwhile.
 
 use super::outbox::Waiting;
+use super::prompt::PROMPT;
 use super::{Chat, Over};
 use crate::cli::error::{CliError, status};
 use crate::cli::follow::{Ending, INTERRUPTED, follow};
@@ -36,7 +37,7 @@ impl Chat<'_> {
     pub(super) async fn send_first(&mut self, announce: bool) -> Result<Over, CliError> {
         let Some(Waiting { text, .. }) = self.desk.outbox.first().cloned() else { return Ok(None) };
         if announce {
-            self.pen.say(&format!("> {text}"))?;
+            self.pen.message(PROMPT, &text)?;
         }
         self.saved(|chat| chat.desk.outbox.mark(Some(chat.last_turn)))?;
         let request = Request::Send { session: self.info.id.clone(), text: text.clone() };
