@@ -22,12 +22,14 @@
 //! | [`channel`] | the socket: framing, server, client | a slow client holds up nobody; does not know what a turn means |
 //! | [`daemon`] | `loopd`: wiring, signals, readiness | takes no decision of another module |
 //! | [`cli`] | `bxctl` | asks the daemon, never the store |
+//! | `manual` | the man pages of both programs | knows no command |
 
 pub mod agent;
 pub mod channel;
 pub mod cli;
 pub mod config;
 pub mod daemon;
+mod manual;
 pub mod model;
 pub mod proto;
 pub mod store;

@@ -38,7 +38,7 @@ pub enum Command {
     /// is the whole standard input, less one newline at its end.
     Send(Send),
     /// List the sessions, newest first
-    Sessions(Json),
+    Sessions(Sessions),
     /// Print a session's conversation
     Show(Show),
     /// Find what was said, in all sessions
@@ -145,6 +145,17 @@ pub struct Json {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// Options of `sessions`.
+#[derive(Debug, Args)]
+pub struct Sessions {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Print what a shell completes a session with, and what it is
+    #[arg(long, hide = true, conflicts_with = "json")]
+    pub complete: bool,
 }
 
 /// A session that may be left out.

@@ -146,7 +146,7 @@ fn confirm(info: &SessionInfo) -> Result<(), CliError> {
 }
 
 /// Columns of a title behind an id.
-const TITLE_COLUMNS: usize = 40;
+pub const TITLE_COLUMNS: usize = 40;
 
 /// A session's id, and its name or title if it has one; safe.
 pub fn called(info: &SessionInfo) -> String {

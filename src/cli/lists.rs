@@ -4,6 +4,8 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
+use super::args::Sessions;
+use super::completions;
 use super::error::{CliError, status};
 use super::follow::json_line;
 use super::link::{Link, unexpected};
@@ -20,12 +22,15 @@ use crate::proto::{
 ///
 /// # Errors
 /// [`Link::ask`]'s, or when the output cannot be written.
-pub async fn sessions(link: &mut Link, json: bool) -> Result<(), CliError> {
+pub async fn sessions(link: &mut Link, options: &Sessions) -> Result<(), CliError> {
     let sessions = match link.ask(Request::List {}).await? {
         Reply::Sessions { sessions } => sessions,
         reply => return Err(unexpected(&reply)),
     };
-    if json {
+    if options.complete {
+        return print(&completions::choices(&sessions));
+    }
+    if options.json {
         return json_line(&sessions.iter().map(SessionRow::from).collect::<Vec<_>>());
     }
     if sessions.is_empty() {

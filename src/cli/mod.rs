@@ -14,6 +14,7 @@ mod call;
 mod care;
 mod chart;
 mod chat;
+mod completions;
 pub mod error;
 mod follow;
 mod html;
@@ -105,15 +106,13 @@ fn start(cli: Cli) -> Result<u8, CliError> {
         }
     };
     if let Command::Completions { shell } = command {
-        let mut script = Vec::new();
-        clap_complete::generate(shell, &mut Cli::command(), "bxctl", &mut script);
         let mut out = std::io::stdout().lock();
-        out.write_all(&script)?;
+        out.write_all(completions::script(shell).as_bytes())?;
         out.flush()?;
         return Ok(status::OK);
     }
     if let Command::Man { folder } = command {
-        clap_mangen::generate_to(Cli::command(), folder)?;
+        crate::manual::write(Cli::command(), &folder)?;
         return Ok(status::OK);
     }
     let socket = match cli.socket {
@@ -146,7 +145,7 @@ async fn dispatch(link: &mut Link, command: Command) -> Result<u8, CliError> {
         Command::Search(options) => return search::search(link, options).await,
         Command::Fork(options) => care::fork(link, options).await?,
         Command::Metrics => lists::metrics(link).await?,
-        Command::Sessions(options) => lists::sessions(link, options.json).await?,
+        Command::Sessions(options) => lists::sessions(link, &options).await?,
         Command::Usage(options) => lists::usage(link, options.session.as_deref(), options.json).await?,
         Command::Status(options) => lists::status(link, options.json).await?,
         Command::Acp | Command::Completions { .. } | Command::Man { .. } => {}

@@ -55,7 +55,7 @@ pub fn run(cli: &Cli) -> ExitCode {
             clap_complete::generate(*shell, &mut Cli::command(), "loopd", &mut std::io::stdout());
             ExitCode::SUCCESS
         }
-        Command::Man { folder } => match clap_mangen::generate_to(Cli::command(), folder) {
+        Command::Man { folder } => match crate::manual::write(Cli::command(), folder) {
             Ok(()) => ExitCode::SUCCESS,
             Err(e) => fail(1, &format!("{}: the man pages cannot be written: {e}", folder.display())),
         },
