@@ -178,6 +178,8 @@ fn without_a_cursor_that_moves_lines_still_are_turns() {
             }
         }
         assert!(!seen.contains('\x1b'), "{seen:?}");
+        // a screen reader reads each line once: this terminal does not show what is typed
+        assert!(!seen.contains("> one"), "{seen:?}");
     }
 }
 
@@ -230,6 +232,8 @@ fn what_was_typed_stands_out_and_only_where_colours_are_wanted() {
             let cell = screen.cell(u16::try_from(row).unwrap(), 3).unwrap();
             assert_eq!(cell.bold(), bold && colour, "{line}");
         }
+        // the editor's own row is taken away, and what was sent stands there once
+        assert_eq!(contents.matches("> hello").count(), 1, "{contents}");
     }
 }
 

@@ -8,7 +8,7 @@ mod cli_fake;
 use std::time::Duration;
 
 use boxmaker::proto::{ErrorBody, ErrorCode, LogRecord, Reply, Request, TurnId, UserMessage};
-use cli_fake::terminal::{Terminal, echo, finish, session, slow};
+use cli_fake::terminal::{PATIENCE, Terminal, echo, finish, session, slow};
 use cli_fake::{Act, Fake, turn_reply, usual, whole_turn};
 
 #[test]
@@ -171,6 +171,25 @@ fn a_message_is_neither_lost_nor_doubled_when_the_daemon_goes_away() {
 }
 
 #[test]
+fn a_message_that_is_sent_at_once_is_never_shown_as_waiting() {
+    // the daemon takes its time
+    let fake = Fake::start(|request| match request {
+        Request::Send { .. } => Act::Silence,
+        other => usual(other).unwrap(),
+    });
+    let mut terminal = Terminal::start(&fake, &[], 80, 24);
+    terminal.prompt();
+    terminal.keys("hello\r");
+    terminal.wait_for("> hello");
+    let until = std::time::Instant::now() + PATIENCE;
+    while fake.sent().is_empty() {
+        assert!(terminal.look() && std::time::Instant::now() < until);
+        assert!(!terminal.contents().contains("waits"), "{}", terminal.contents());
+    }
+    assert!(!terminal.contents().contains("waits"), "{}", terminal.contents());
+}
+
+#[test]
 fn a_busy_session_is_waited_for() {
     let mut sends = 0;
     let fake = Fake::start(move |request| match request {
@@ -186,6 +205,7 @@ fn a_busy_session_is_waited_for() {
     let mut terminal = Terminal::start(&fake, &[], 80, 24);
     terminal.prompt();
     terminal.keys("me too\r");
+    terminal.wait_for("another turn runs in this session: the message waits for it");
     terminal.wait_for("1 waits: me too");
     assert_eq!(fake.sent().len(), 1);
     fake.push(whole_turn(&session(), 2, 200, "somebody", &["theirs"]));

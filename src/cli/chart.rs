@@ -28,7 +28,8 @@ pub fn figure(turns: &[TurnUsage]) -> String {
     // writing to a String cannot fail
     let _ = writeln!(
         out,
-        "<svg viewBox=\"0 0 {WIDTH} {}\" role=\"img\" aria-label=\"Tokens per turn\">",
+        "<svg viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" role=\"img\" aria-label=\"Tokens per turn\">",
+        step.saturating_mul(count),
         HEIGHT.saturating_add(20)
     );
     for (place, turn) in (0u64..).zip(shown) {
@@ -64,7 +65,7 @@ pub fn figure(turns: &[TurnUsage]) -> String {
     }
     out.push_str("</svg>\n<figcaption>Tokens per turn: ");
     for (class, kind) in CLASSES.iter().zip(KINDS) {
-        let _ = write!(out, "<span class=\"key {class}\"></span>{kind} ");
+        let _ = write!(out, "<span class=\"kind\"><span class=\"key {class}\"></span>{kind}</span> ");
     }
     let _ = writeln!(out, "· highest {most}</figcaption>\n</figure>");
     out

@@ -21,10 +21,12 @@ pub struct Desk {
     pub input: Input,
     pub screen: Screen,
     pub outbox: Outbox,
+    /// The first message is on its way: it need not be shown as waiting for the moment until it is taken.
+    pub sending: bool,
     /// What stands at the next prompt already.
     pub initial: String,
     /// Whether the terminal can show more than one thing at a time.
-    moves: bool,
+    pub moves: bool,
     /// A question stands; and the line that is being typed was begun before it did: that is no answer.
     question: bool,
     typed_before: bool,
@@ -43,6 +45,7 @@ impl Desk {
             input,
             screen,
             outbox,
+            sending: false,
             initial: String::new(),
             moves,
             question: false,
@@ -73,12 +76,13 @@ impl Desk {
     /// # Errors
     /// When it cannot be written.
     pub fn show_waiting(&self) -> io::Result<()> {
+        let waiting = self.outbox.all().get(usize::from(self.sending)..).unwrap_or_default();
         let mut rows: Vec<String> = (1..)
-            .zip(self.outbox.all())
+            .zip(waiting)
             .take(SHOWN)
             .map(|(n, message)| format!("  {n} waits: {}", text::line(&message.text)))
             .collect();
-        let more = self.outbox.all().len().saturating_sub(SHOWN);
+        let more = waiting.len().saturating_sub(SHOWN);
         if more > 0 {
             rows.push(format!("  and {more} more"));
         }

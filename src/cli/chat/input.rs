@@ -103,8 +103,8 @@ fn editor(line: PromptLine, continuations: &Continuations) -> rustyline::Result<
     let config = Config::builder()
         .max_history_size(HISTORY_LINES)?
         .history_ignore_dups(true)?
-        // so that the editor tells what stands at the prompt, even where nothing is coloured
-        .color_mode(ColorMode::Enabled)
+        // so that the editor tells what stands at the prompt, even where nothing is coloured (with NO_COLOR, too)
+        .color_mode(ColorMode::Forced)
         .bracketed_paste(true)
         .build();
     let mut editor = LineEditor::with_config(config)?;

@@ -133,7 +133,8 @@ impl<'a> Chat<'a> {
                 match self.prompt().await? {
                     None => None,
                     Some(Typed::Line(line)) => {
-                        if !line.trim().is_empty() {
+                        // where the prompt stays, the line is there already
+                        if self.desk.moves && !line.trim().is_empty() {
                             self.pen.message(PROMPT, &line)?;
                         }
                         self.line(&line).await?

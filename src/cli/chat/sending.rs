@@ -39,9 +39,12 @@ impl Chat<'_> {
         if announce {
             self.pen.message(PROMPT, &text)?;
         }
+        self.desk.sending = true;
         self.saved(|chat| chat.desk.outbox.mark(Some(chat.last_turn)))?;
         let request = Request::Send { session: self.info.id.clone(), text: text.clone() };
-        match self.ask(request).await {
+        let reply = self.ask(request).await;
+        self.desk.sending = false;
+        match reply {
             Ok(Reply::Turn { turn, .. }) => {
                 self.flows = true;
                 self.saved(|chat| chat.desk.outbox.remove(0).map(drop))?;
@@ -67,6 +70,7 @@ impl Chat<'_> {
             Err(CliError::NoDaemon(_)) => {
                 self.flows = true;
                 self.pen.warn("the daemon went away; whether the message arrived is seen when it is back")?;
+                self.desk.show_waiting()?;
                 Ok(None)
             }
             Err(e) => Err(e),
