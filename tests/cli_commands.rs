@@ -64,7 +64,8 @@ fn a_name_that_is_there_already_is_said() {
     terminal.wait_for("2 sessions are called \"dogs\" now");
     terminal.prompt();
     terminal.keys("/switch dogs\r");
-    let contents = terminal.wait_for("can mean 2 sessions");
+    terminal.wait_for("can mean 2 sessions");
+    let contents = terminal.wait_for("ID  TITLE");
     assert!(contents.contains("give an id, or more of it\nID  TITLE"), "{contents}");
 }
 

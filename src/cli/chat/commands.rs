@@ -125,7 +125,8 @@ pub fn meaning(line: &str) -> Meaning<'_> {
             Some(_),
         ) => Meaning::Wrong("this command takes nothing after it; /help lists the commands"),
         _ => Meaning::Wrong(
-            "no such command; /help lists them, and two slashes send a message that begins with one",
+            "no such command; /help lists those of a chat, `bxctl --help` all others, and two slashes send a \
+             message that begins with one",
         ),
     }
 }

@@ -69,6 +69,9 @@ async fn choose(link: &mut Link, options: &args::Chat) -> Result<SessionInfo, Cl
     }
 }
 
+/// What a Ctrl-C says where nothing runs.
+const AGAIN_QUITS: &str = "Ctrl-C again quits; Ctrl-D leaves";
+
 struct Chat<'a> {
     link: &'a mut Link,
     info: SessionInfo,
@@ -142,7 +145,7 @@ impl<'a> Chat<'a> {
                     Some(Typed::Interrupt(_)) => match self.interrupts.pressed() {
                         Press::Quit => Some(status::CANCELLED),
                         Press::Cancel => {
-                            self.pen.note("Ctrl-C again quits; Ctrl-D leaves")?;
+                            self.pen.note(AGAIN_QUITS)?;
                             None
                         }
                     },
@@ -169,10 +172,13 @@ impl<'a> Chat<'a> {
         loop {
             let arrival = tokio::select! {
                 typed = self.desk.input.next() => return Ok(Some(typed)),
-                // not a key: from another process
+                // pressed between two prompts, or from another process
                 press = self.interrupts.next() => match press {
                     Press::Quit => return Err(CliError::Interrupted),
-                    Press::Cancel => continue,
+                    Press::Cancel => {
+                        self.pen.note(AGAIN_QUITS)?;
+                        continue;
+                    }
                 },
                 arrival = self.link.next(&mut self.pen) => arrival?,
             };
