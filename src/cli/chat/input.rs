@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
-use nix::sys::signal::{Signal, raise};
+use nix::sys::signal::{SigSet, Signal, raise};
 use nix::sys::termios::{
     _POSIX_VDISABLE, InputFlags, LocalFlags, SetArg, SpecialCharacterIndices, Termios, tcgetattr, tcsetattr,
 };
@@ -64,6 +64,7 @@ impl Input {
             .name("input".to_owned())
             .spawn(move || edit(editor, (&shared, &continuations), &asked, &typed_in))
             .map_err(|e| failed(&e))?;
+        interrupts_come_here(false).map_err(|e| failed(&e))?;
         Ok(Self { ask, typed, line, asked: false })
     }
 
@@ -95,6 +96,20 @@ impl Input {
     pub fn line(&self) -> PromptLine {
         self.line.clone()
     }
+}
+
+impl Drop for Input {
+    fn drop(&mut self) {
+        let _ = interrupts_come_here(true);
+    }
+}
+
+/// Whether SIGINT may meet this thread. While the editor reads, it has a handler of its own, which tells it only in
+/// its own thread: a Ctrl-C that comes just before the prompt stands would otherwise be lost.
+fn interrupts_come_here(may: bool) -> nix::Result<()> {
+    let mut interrupt = SigSet::empty();
+    interrupt.add(Signal::SIGINT);
+    if may { interrupt.thread_unblock() } else { interrupt.thread_block() }
 }
 
 type LineEditor = Editor<PromptLine, FileHistory>;
