@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 mod cli_fake;
+#[path = "support/parts.rs"]
+#[allow(dead_code, missing_docs)]
+mod parts;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -37,7 +40,7 @@ fn sessions_are_named_by_one_word_that_means_no_other() {
     );
 }
 
-/// Runs a shell with the completions for it in `script`, and `bxctl` in its path.
+/// Runs a shell with the completions for it in `script`, and `bxctl` in its path; nothing where the test is skipped.
 fn shell(fake: &Fake, name: &str, script: &str) -> Option<Output> {
     let completions = fake.dir.path().join(format!("bxctl.{name}"));
     let output = bxctl().args(["completions", name]).output().unwrap();
@@ -51,7 +54,10 @@ fn shell(fake: &Fake, name: &str, script: &str) -> Option<Output> {
         .args(["-c", &script.replace("COMPLETIONS", &completions.display().to_string())]);
     match command.output() {
         Ok(output) => Some(output),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            parts::skip(&format!("{name} is not installed (Debian: apt-get install {name})"));
+            None
+        }
         Err(e) => panic!("{name}: {e}"),
     }
 }
@@ -104,7 +110,6 @@ fn fish_completes_sessions_with_their_titles() {
         complete -C "bxctl chat --session g"
         complete -C "bxctl ren"
     "#;
-    // it need not be installed
     let Some(output) = shell(&with_sessions(), "fish", script) else { return };
     let lines: Vec<&str> = stdout(&output).lines().collect();
     assert_eq!(
@@ -129,6 +134,10 @@ fn zsh_completes_each_session_by_those_that_there_are() {
     assert_eq!(places("session -- Which session:_bxctl_sessions'"), places("session -- Which session:"));
     assert_eq!(places(":SESSION:_bxctl_sessions'"), places(":SESSION:"));
     assert!(places(":SESSION:") > 3 && places("session -- Which session:") > 8);
+}
+
+#[test]
+fn zsh_takes_the_completions() {
     let checked = "emulate zsh; . COMPLETIONS 2>/dev/null; functions _bxctl_sessions | head -1";
     if let Some(output) = shell(&with_sessions(), "zsh", checked) {
         assert_eq!(stdout(&output), "_bxctl_sessions () {\n");
@@ -163,4 +172,12 @@ fn there_is_a_page_for_each_command() {
         assert!(pages.iter().any(|name| name == page), "{pages:?}");
     }
     assert!(!pages.iter().any(|name| name == "bxctl-man.1" || name == "bxctl-help.1"), "{pages:?}");
+    let lint = Command::new("mandoc")
+        .args(["-T", "lint", "-W", "warning"])
+        .args(pages.iter().map(|page| dir.path().join(page)))
+        .output();
+    match lint {
+        Ok(lint) => assert!(lint.status.success(), "{}{}", stdout(&lint), stderr(&lint)),
+        Err(_) => parts::skip("mandoc is not installed (Debian: apt-get install mandoc)"),
+    }
 }
