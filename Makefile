@@ -7,7 +7,7 @@ help:
 	@echo 'make test   run every check and test'
 	@echo 'make power-cut N=1000  cut the power N times in the middle of turns, and check ten times as many disk states'
 	@echo 'make endurance  the long runs: a million histories, kills, bad input, load and a walk with a model, for about an hour'
-	@echo 'make bench  measure a durable append against the plain system calls'
+	@echo 'make bench  measure speed, memory and size, each beside its reference, and write docs/performance.md'
 	@echo 'make bench-cache  count the tokens that a conversation makes the model evaluate, against the least possible'
 
 demo:
@@ -17,8 +17,8 @@ test:
 	@tests/tools/run-tests
 
 bench:
-	@tests/bench/on-journaled-ext4 cargo bench --quiet --bench append
-	@cargo bench --quiet --bench append
+	@cargo build --quiet --release -p boxmaker -p boxmaker-bench --bins
+	@tests/bench/on-journaled-ext4 target/release/bench
 
 # tokens are counted, not seconds: a quick build will do
 bench-cache:

@@ -23,6 +23,7 @@ rustPlatform.buildRustPackage {
       ../LICENSE-MIT
       # Cargo.toml names them
       ../tests/bench
+      ../tests/counts
       ../tests/histories
       ../src
     ];

@@ -1,77 +1,49 @@
-//! What a durable append through the session costs, against a plain pwrite and fdatasync of the same
-//! bytes in the same run: `cargo bench --bench append`. The directory is `BOXMAKER_BENCH_DIR`, or one
-//! under `target`.
-//!
-//! The two take turns in blocks, so that a busy disk slows both; the ratio is the median over the blocks.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::cast_precision_loss)]
-
-#[path = "../store_support/mod.rs"]
-mod store_support;
+//! Durable appends, one at a time, beside the plain system calls; and many sessions' at once beside one thread that
+//! makes them one after the other.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use boxmaker::store::{Session, Uring};
-use store_support::{baseline, named};
 
-/// The goal: an append may cost this much more than the plain system calls.
-const GOAL: f64 = 1.15;
+use crate::measure::{Pair, median, ours_first};
+use crate::report::Row;
+use crate::sessions::{baseline, named};
+
 /// Fresh files, since how one lies on the disk makes a difference that has nothing to do with who writes it:
 /// with more than four extents, say, ext4 has one more block to sync.
-const FILES: usize = 12;
+const FILES: usize = 16;
 const BLOCKS: usize = 8;
 const RECORDS: usize = 20;
 
-fn main() {
-    let dir = std::env::var_os("BOXMAKER_BENCH_DIR")
-        .map_or_else(|| Path::new(env!("CARGO_TARGET_TMPDIR")).to_owned(), PathBuf::from);
-    let home = tempfile::Builder::new().prefix("bench-").tempdir_in(dir).unwrap();
+/// The goals: the median of the blocks' ratios, and the ratio of the 99th percentiles.
+const MEDIAN: f64 = 1.08;
+const P99: f64 = 1.3;
+
+/// Both kinds of append in a folder that lies on `place`.
+pub fn appends(dir: &Path, place: &str) -> Vec<Row> {
     let runtime = Uring::runtime().expect("io_uring");
-    let mut worst = 0f64;
-    for (name, text) in [("300 B", 120), ("4 KB", 3900)] {
-        let ratio = runtime.block_on(compare(home.path(), name, text));
-        worst = worst.max(ratio);
-    }
-    println!(
-        "{}, goal: at most {GOAL} times; {}",
-        home.path().display(),
-        if worst <= GOAL { "met" } else { "NOT met" }
-    );
+    let kinds = [("300 B", 120), ("4 kB", 3900)];
+    let rows = kinds.map(|(name, text)| {
+        let mut pair = Pair::default();
+        for n in 0..FILES {
+            runtime.block_on(one_file(dir, &format!("bench-{text}-{n}"), text, &mut pair));
+        }
+        let (ratio, p99) = (pair.ratio(), pair.p99_ratio());
+        Row::new(format!("durable append, {name}, {place}"), pair.ours.shown())
+            .beside(
+                format!("pwrite + fdatasync: {}", pair.reference.shown()),
+                format!("{ratio:.2}; p99 {p99:.2}"),
+            )
+            .goal(format!("≤ {MEDIAN}; p99 ≤ {P99}"), ratio <= MEDIAN && p99 <= P99)
+    });
+    rows.into()
 }
 
-/// What was measured, of one kind of append.
-#[derive(Default)]
-struct Times {
-    plain: Vec<Duration>,
-    session: Vec<Duration>,
-    /// Session to plain, of each block.
-    ratios: Vec<f64>,
-}
-
-/// Compares appends of records with `text` bytes of text; gives the ratio.
-async fn compare(home: &Path, name: &str, text: usize) -> f64 {
-    let (mut times, mut bytes) = (Times::default(), 0);
-    for n in 0..FILES {
-        bytes = one_file(home, &format!("bench-{text}-{n}"), text, &mut times).await;
-    }
-    times.ratios.sort_by(f64::total_cmp);
-    let ratio = times.ratios[times.ratios.len() / 2];
-    let describe = |times: &mut Vec<Duration>| {
-        times.sort();
-        format!("{:?} (99 %: {:?})", times[times.len() / 2], times[times.len() * 99 / 100])
-    };
-    println!(
-        "{name}, line of {bytes} bytes: session {}, pwrite+fdatasync {}: {ratio:.3} times",
-        describe(&mut times.session),
-        describe(&mut times.plain),
-    );
-    ratio
-}
-
-/// Measures with a new session and a new plain file beside its log; gives a line's length.
-async fn one_file(home: &Path, id: &str, text: usize, times: &mut Times) -> usize {
+/// Measures with a new session and a new plain file beside its log.
+async fn one_file(home: &Path, id: &str, text: usize, pair: &mut Pair) {
     let mut session = Session::create(home, id.parse().unwrap(), baseline(), 0).await.unwrap();
     let record = named(&"x".repeat(text));
     session.append(record.clone()).await.unwrap();
@@ -83,25 +55,98 @@ async fn one_file(home: &Path, id: &str, text: usize, times: &mut Times) -> usiz
     let mut at = 0;
     for block in 0..BLOCKS {
         let mut took = [Duration::ZERO; 2];
-        // who begins changes from block to block
         for turn in 0..2 {
-            let which = (turn + block) % 2;
+            let ours = (turn == 0) == ours_first(block);
             for _ in 0..RECORDS {
                 let record = record.clone();
-                let begun = Instant::now();
-                if which == 0 {
+                let began = Instant::now();
+                if ours {
+                    session.append(record).await.unwrap();
+                } else {
                     plain.write_all_at(&bytes, at).unwrap();
                     plain.sync_data().unwrap();
                     at += bytes.len() as u64;
-                } else {
-                    session.append(record).await.unwrap();
                 }
-                let one = begun.elapsed();
-                took[which] += one;
-                if which == 0 { times.plain.push(one) } else { times.session.push(one) }
+                let one = began.elapsed();
+                took[usize::from(ours)] += one;
+                if ours { pair.ours.push(one) } else { pair.reference.push(one) }
             }
         }
-        times.ratios.push(took[1].as_secs_f64() / took[0].as_secs_f64());
+        pair.round(took[1], took[0]);
     }
-    bytes.len()
+}
+
+const ROUNDS: usize = 15;
+/// Appends of each session in a round.
+const EACH: usize = 12;
+
+/// Sessions that append at once.
+pub fn at_once(dir: &Path, place: &str) -> Vec<Row> {
+    let goals = [(8, 3.0), (16, 4.0)];
+    goals.map(|(sessions, goal)| many(dir, place, sessions, goal)).into()
+}
+
+fn many(dir: &Path, place: &str, count: usize, goal: f64) -> Row {
+    let runtime = Uring::runtime().expect("io_uring");
+    let record = named(&"x".repeat(120));
+    let mut sessions: Vec<Session> = (0..count)
+        .map(|n| {
+            let id = format!("at-once-{count}-{n}").parse().unwrap();
+            runtime.block_on(Session::create(dir, id, baseline(), 0)).unwrap()
+        })
+        .collect();
+    let plain: Vec<File> =
+        sessions.iter().map(|s| File::create_new(s.dir().join("plain")).unwrap()).collect();
+    let (bytes, mut at) = (vec![b'x'; 300], 0);
+    let (mut gains, mut ours, mut reference) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        let mut took = [Duration::ZERO; 2];
+        for turn in 0..2 {
+            let began = Instant::now();
+            let first = (turn == 0) == ours_first(round);
+            if first {
+                sessions = runtime.block_on(append_at_once(sessions, &record));
+            } else {
+                for n in 0..EACH as u64 {
+                    for file in &plain {
+                        file.write_all_at(&bytes, at + n * 300).unwrap();
+                        file.sync_data().unwrap();
+                    }
+                }
+                at += EACH as u64 * 300;
+            }
+            took[usize::from(first)] = began.elapsed();
+        }
+        let appends = (count * EACH) as f64;
+        ours.push(appends / took[1].as_secs_f64());
+        reference.push(appends / took[0].as_secs_f64());
+        gains.push(took[0].as_secs_f64() / took[1].as_secs_f64());
+    }
+    let gain = median(gains);
+    Row::new(format!("{count} sessions at once, {place}"), format!("{:.0} appends/s", median(ours)))
+        .beside(
+            format!("one thread, one after the other: {:.0}/s", median(reference)),
+            format!("{gain:.1} ×"),
+        )
+        .goal(format!("≥ {goal} ×"), gain >= goal)
+}
+
+async fn append_at_once(sessions: Vec<Session>, record: &boxmaker::proto::LogRecord) -> Vec<Session> {
+    let tasks: Vec<_> = sessions
+        .into_iter()
+        .map(|mut session| {
+            let record = record.clone();
+            tokio::task::spawn_local(async move {
+                for _ in 0..EACH {
+                    session.append(record.clone()).await.unwrap();
+                }
+                session
+            })
+        })
+        .collect();
+    let mut back = Vec::new();
+    for task in tasks {
+        back.push(task.await.unwrap());
+    }
+    back
 }

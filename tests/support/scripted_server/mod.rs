@@ -269,6 +269,13 @@ impl ScriptedServer {
         lock(&self.state).scripts.clear();
     }
 
+    /// Forgets what it was asked and what it generated: for runs so long that they would fill the memory.
+    pub fn forget(&self) {
+        let mut state = lock(&self.state);
+        state.requests.clear();
+        state.generated.clear();
+    }
+
     /// Forgets what the slot's cache holds, as after a restart.
     pub fn lose_cache(&self) {
         let mut state = lock(&self.state);
