@@ -362,7 +362,12 @@ mod tests {
             millis += step;
         }
         // each character by each that could stand there
-        for text in ["2024-02-29T23:59:59.999Z", "1900-03-01T00:00:00.000Z", "9999-12-30T21:59:59.999Z"] {
+        for text in [
+            "2024-02-29T23:59:59.999Z",
+            "1900-02-28T00:00:00.000Z",
+            "2000-02-28T10:00:00.007Z",
+            "9999-12-30T21:59:59.999Z",
+        ] {
             for at in 0..text.len() {
                 for other in "0123456789-:.TZ +".chars() {
                     let mut text = text.to_owned();

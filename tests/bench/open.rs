@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use boxmaker::proto::{Finish, SessionId, ToolCall, ToolOutcome, TurnOutcome};
+use boxmaker::proto::{Digest, Finish, Line, SessionId, ToolCall, ToolOutcome, TurnOutcome};
 use boxmaker::store::{Session, Uring};
 use serde::Deserialize;
 
@@ -126,6 +126,7 @@ pub fn rows(home: &Path) -> Vec<Row> {
     }
     let (grown, newest) = memory(home);
     let short_median = short.median();
+    let [digests, records_alone] = parts(&dir);
     vec![
         Row::new(
             format!("open {records} records, {:.0} MB, verified whole", bytes as f64 / 1e6),
@@ -136,6 +137,8 @@ pub fn rows(home: &Path) -> Vec<Row> {
             format!("{faster:.2} × as fast"),
         )
         .goal("≥ 1.2 × as fast", faster >= 1.2),
+        Row::new("of that, the SHA-256 of every line", digests.shown()),
+        Row::new("of that, every line's checksum and record", records_alone.shown()),
         Row::new("its memory, at most while it is opened", format!("{:.1} MB", grown as f64 / 1e6))
             .beside(
                 format!("the newest epoch's log: {:.1} MB", newest as f64 / 1e6),
@@ -145,6 +148,21 @@ pub fn rows(home: &Path) -> Vec<Row> {
         Row::new(format!("open {few} records, {:.1} MB", less as f64 / 1e6), shown(short_median))
             .goal("< 15 ms", short_median < Duration::from_millis(15)),
     ]
+}
+
+/// What opening cannot do without, each alone over the same lines: their digests, and their records.
+fn parts(dir: &Path) -> [Times; 2] {
+    let logs: Vec<Vec<u8>> = (0..LONG.epochs)
+        .map(|epoch| fs::read(dir.join(format!("{epoch}.jsonl"))).expect("read a log"))
+        .collect();
+    let lines = || logs.iter().flat_map(|log| log.split_inclusive(|byte| *byte == b'\n'));
+    let mut parts = [Times::default(), Times::default()];
+    for _ in 0..5 {
+        let last = parts[0].time(|| lines().map(Digest::of).last());
+        assert!(last.is_some());
+        parts[1].time(|| lines().for_each(|line| drop(Line::decode(line).expect("a record"))));
+    }
+    parts
 }
 
 /// By how many bytes a process grows, at most, that opens the long session; and the length of its newest log.
