@@ -5,7 +5,7 @@
 //! | `storage` | the seam: what is asked of a disk |
 //! | `uring` | the real disk, through io_uring |
 //! | `baseline` | what is frozen before the first message |
-//! | `read`, `scan` | the one reader of logs, which tells a torn end from damage in the middle |
+//! | `read`, `checked`, `scan` | the one reader of logs, which tells a torn end from damage in the middle |
 //! | `walk` | a session's epochs, read in order as one chain |
 //! | `log` | the writing end of a log: write, sync, or cut back |
 //! | `create`, `session` | one session: made durably, opened, appended to |
@@ -30,6 +30,7 @@
 
 mod baseline;
 mod catalog;
+mod checked;
 mod copy;
 mod create;
 mod epoch;

@@ -1,13 +1,15 @@
 //! Reading files in pieces of bounded size.
 
+use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 
+use super::checked::{Checked, check_all};
 use super::storage::{Access, Storage, StorageFile};
 use crate::proto::count;
 
 /// How much is asked of the disk at once, at most, and of a file's beginning: most files are small.
-const PIECE: usize = 128 * 1024;
+const PIECE: usize = 256 * 1024;
 const FIRST_PIECE: usize = 16 * 1024;
 
 /// The longest line that is read whole; what is longer is no record of ours.
@@ -58,6 +60,8 @@ pub(crate) struct Raw<'a> {
     /// Its bytes, newline included unless it is the last and has none; `None` when it is longer than
     /// [`LONGEST_LINE`].
     pub bytes: Option<&'a [u8]>,
+    /// What was found out of it already.
+    pub checked: Option<Checked>,
 }
 
 /// A file's lines, one after the other.
@@ -73,6 +77,9 @@ pub(crate) struct Lines<'f, F> {
     read_to: u64,
     ended: bool,
     spare: Vec<u8>,
+    /// Whether lines are checked as they are read, and what came of it for those in `buffer` that were.
+    checking: bool,
+    checked: VecDeque<Checked>,
 }
 
 impl<'f, F: StorageFile> Lines<'f, F> {
@@ -87,7 +94,14 @@ impl<'f, F: StorageFile> Lines<'f, F> {
             read_to: at,
             ended: false,
             spare: Vec::new(),
+            checking: false,
+            checked: VecDeque::new(),
         }
+    }
+
+    /// The same, where each of them will be checked.
+    pub(crate) fn to_check(file: &'f F, at: u64) -> Self {
+        Self { checking: true, ..Self::new(file, at) }
     }
 
     /// The next line.
@@ -107,8 +121,9 @@ impl<'f, F: StorageFile> Lines<'f, F> {
                 self.start = from.saturating_add(end);
                 self.searched = 0;
                 self.at = at.saturating_add(len);
+                let checked = newline.and_then(|_| self.checked.pop_front());
                 let bytes = self.buffer.get(from..self.start).filter(|_| dropped == 0);
-                return Ok(Some(Raw { at, len, bytes }));
+                return Ok(Some(Raw { at, len, bytes, checked }));
             }
             self.searched = rest.len();
             if self.searched > LONGEST_LINE {
@@ -128,6 +143,10 @@ impl<'f, F: StorageFile> Lines<'f, F> {
         self.read_to = self.read_to.saturating_add(count(read.len()));
         self.buffer.extend_from_slice(&read);
         self.spare = read;
+        if self.checking {
+            // what was left in the buffer has no newline, so of all lines in it none was checked
+            (self.buffer, self.checked) = check_all(std::mem::take(&mut self.buffer)).await?;
+        }
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use super::checked::Checked;
 use super::read::Lines;
 use super::storage::StorageFile;
 use crate::proto::{Digest, Epoch, Line, LineError, LogRecord, Place, Sequence, SessionId, count};
@@ -121,12 +122,12 @@ pub(crate) async fn scan_from<F: StorageFile>(
     begin: Mark,
     visit: &mut dyn FnMut(Found) -> Flow<()>,
 ) -> io::Result<Scanned> {
-    let mut lines = Lines::new(file, begin.bytes);
+    let mut lines = Lines::to_check(file, begin.bytes);
     let mut scanner = Scanner::new(expected, begin);
     while let Some(raw) = lines.next().await? {
         let (at, line) = (raw.at, scanner.here.lines.saturating_add(1));
         let checked = match raw.bytes {
-            Some(bytes) => scanner.line(at, bytes),
+            Some(bytes) => scanner.line(at, raw.len, raw.checked.unwrap_or_else(|| Checked::new(bytes))),
             None => Err(Fault::torn(format!("not a record: {} bytes in one line", raw.len))),
         };
         match checked {
@@ -180,8 +181,8 @@ impl<'e> Scanner<'e> {
     }
 
     /// Takes a line; true when it ends an append.
-    fn line(&mut self, at: u64, bytes: &[u8]) -> Result<bool, Fault> {
-        let Line { prev, place, record } = Line::decode(bytes).map_err(|e| match e {
+    fn line(&mut self, at: u64, length: u64, checked: Checked) -> Result<bool, Fault> {
+        let Line { prev, place, record } = checked.line.map_err(|e| match e {
             LineError::Unterminated { .. } | LineError::NotALine(_) | LineError::Checksum { .. } => {
                 Fault::torn(e.to_string())
             }
@@ -209,12 +210,11 @@ impl<'e> Scanner<'e> {
         if self.more == 0 && place.more > 0 {
             self.before = Some(self.here.clone());
         }
-        let checked = self.here.sequence.check(&record);
-        checked.map_err(|e| Fault::wrong(format!("a record out of order: {e}")))?;
-        let length = count(bytes.len());
+        let in_order = self.here.sequence.check(&record);
+        in_order.map_err(|e| Fault::wrong(format!("a record out of order: {e}")))?;
         self.here.bytes = at.saturating_add(length);
         self.here.lines = self.here.lines.saturating_add(1);
-        self.here.last = Digest::of(bytes);
+        self.here.last = checked.digest;
         self.batch.push(Found { bytes: length, record });
         self.more = place.more;
         if self.more == 0 {

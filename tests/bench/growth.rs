@@ -7,14 +7,13 @@ use std::time::Instant;
 use crate::measure::median;
 use crate::place::Place;
 use crate::report::Row;
-use crate::scripted_server::Script;
-use crate::stream::{first_text, straight};
+use crate::stream::{first_text, one_by_one, straight};
 
 const TURNS: usize = 2000;
 /// Turns that one point of the plot stands for.
 const POINT: usize = 20;
 /// Tokens of an answer whose cost is counted.
-const TOKENS: usize = 60;
+const TOKENS: usize = 30;
 /// A board's context: the session goes on in new epochs when it is full.
 const CONTEXT: u64 = 32_768;
 
@@ -54,7 +53,7 @@ pub fn rows(plot: &Path) -> Vec<Row> {
         let mut point = [const { Vec::new() }; 3];
         for turn in 0..POINT {
             if turn % 2 == 0 {
-                place.server.push(Script::say(&"a".repeat(TOKENS)));
+                place.server.push(one_by_one(TOKENS));
                 let (before, began) = (daemon.cpu(), Instant::now());
                 talk.send(&id, "Tell me more");
                 point[0].push(began.elapsed().as_secs_f64() * 1e3);

@@ -18,8 +18,10 @@ use crate::scripted_server::Script;
 use crate::talk::Talk;
 
 const ROUNDS: usize = 101;
+/// Between two tokens.
+const PACE: Duration = Duration::from_millis(1);
 /// Tokens of a long answer.
-const TOKENS: usize = 2000;
+const TOKENS: usize = 500;
 
 /// First token and cost per token, in a new session and in one whose context is full.
 pub fn rows() -> Vec<Row> {
@@ -86,10 +88,16 @@ fn first_token_of_program(place: &Place, talk: &mut Talk, id: &SessionId, whose:
     )
 }
 
+/// An answer whose tokens come one at a time, as a model gives them: each wakes the daemon and its client anew.
+pub fn one_by_one(tokens: usize) -> Script {
+    let script = (0..tokens).fold(Script::new().progress(), |script, _| script.text("a").stall(PACE));
+    script.eog()
+}
+
 /// What a token costs the daemon, in microseconds.
 fn cost(place: &Place, daemon: &Daemon, talk: &mut Talk, id: &SessionId) -> f64 {
     let one = || {
-        place.server.push(Script::say(&"a".repeat(TOKENS)));
+        place.server.push(one_by_one(TOKENS));
         let before = daemon.cpu();
         talk.turn(id, "Tell me a long story");
         place.server.forget();
