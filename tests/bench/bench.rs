@@ -45,6 +45,7 @@ fn main() {
     let unknown = arguments.iter().find(|word| !PARTS.contains(&word.as_str()));
     assert!(unknown.is_none(), "there is no part {unknown:?}; there are {PARTS:?}");
     let mut report = Report::default();
+    let busy = load();
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
     for part in PARTS {
         if arguments.is_empty() || arguments.iter().any(|word| word == part) {
@@ -54,10 +55,11 @@ fn main() {
     let (met, all) = report.goals();
     println!("{met} of {all} goals are met");
     if arguments.is_empty() {
-        report.text("machine", machine());
+        report.text("machine", machine(&busy));
         report.text("sections", rest::sections());
         report.text("goals", format!("{met} of {all} goals are met."));
-        report.write(include_str!("page.md"), &docs.join("performance.md"));
+        let template = Path::new(env!("CARGO_MANIFEST_DIR")).join("page.md");
+        report.write(&template, &docs.join("performance.md"));
     }
 }
 
@@ -93,14 +95,27 @@ fn on_disks(mut work: impl FnMut(&Path, &str)) {
     }
 }
 
-/// What the numbers were measured on.
-fn machine() -> String {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+fn read(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+/// The machine's load average of the last minute.
+fn load() -> String {
+    read("/proc/loadavg").split(' ').next().unwrap_or_default().to_owned()
+}
+
+/// What the numbers were measured on, and how busy it was with other things before.
+fn machine(busy: &str) -> String {
     let cpuinfo = read("/proc/cpuinfo");
     let model = cpuinfo
         .lines()
         .find_map(|line| line.strip_prefix("model name").map(|l| l.trim_start_matches(['\t', ' ', ':'])));
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let kernel = read("/proc/sys/kernel/osrelease");
-    format!("{cores} cores of {}, Linux {}.", model.unwrap_or("an unknown processor"), kernel.trim())
+    format!(
+        "{cores} cores of {}, Linux {}; load average before the run {busy}, at its end {}.",
+        model.unwrap_or("an unknown processor"),
+        kernel.trim(),
+        load()
+    )
 }

@@ -158,8 +158,7 @@ fn parts(dir: &Path) -> [Times; 2] {
     let lines = || logs.iter().flat_map(|log| log.split_inclusive(|byte| *byte == b'\n'));
     let mut parts = [Times::default(), Times::default()];
     for _ in 0..5 {
-        let last = parts[0].time(|| lines().map(Digest::of).last());
-        assert!(last.is_some());
+        parts[0].time(|| lines().for_each(|line| assert_ne!(Digest::of(line), Digest::from_bytes([0; 32]))));
         parts[1].time(|| lines().for_each(|line| drop(Line::decode(line).expect("a record"))));
     }
     parts

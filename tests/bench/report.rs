@@ -80,8 +80,8 @@ impl Report {
     }
 
     /// Fills the template's places, `{{name}}`, and writes the page.
-    pub fn write(&self, template: &str, page: &Path) {
-        let mut text = template.to_owned();
+    pub fn write(&self, template: &Path, page: &Path) {
+        let mut text = fs::read_to_string(template).expect("read the page's template");
         let tables = self.tables.iter().map(|(name, rows)| (name, table(rows)));
         let texts = self.texts.iter().map(|(name, told)| (name, told.clone()));
         for (name, filling) in tables.chain(texts) {
