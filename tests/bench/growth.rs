@@ -87,10 +87,10 @@ pub fn rows(plot: &Path) -> Vec<Row> {
     daemon.end();
     assert!(info.turns >= TURNS as u64, "{info:?}");
     std::fs::write(plot, svg(&all)).expect("write the plot");
-    // a millisecond, or a fifth, is what one run differs from the next by
+    // a fifth of a millisecond, or of the whole, is what one run differs from the next by
     let rows = all.iter().map(|series| {
         let ((first, last), unit) = (series.ends(), series.unit);
-        let flat = last <= first * 1.2 + if unit == "ms" { 0.5 } else { 5.0 };
+        let flat = last <= first * 1.2 + if unit == "ms" { 0.2 } else { 5.0 };
         let row = Row::new(
             format!("{}, the last tenth of {TURNS} turns", series.name),
             format!("{last:.2} {unit}"),
