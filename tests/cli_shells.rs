@@ -1,6 +1,11 @@
 //! What shells and `man` get from `bxctl`: completions with the sessions that there are, and pages that can be read.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on has failed"
+)]
 
 mod cli_fake;
 #[path = "support/parts.rs"]
