@@ -7,9 +7,25 @@ let
   url = cfg.settings.model.url or null;
   sysctl = name: toString (config.boot.kernel.sysctl.${name} or "");
 
-  below = folder: cfg.home == folder || lib.hasPrefix "${folder}/" cfg.home;
-  # systemd splits and expands a command line; the home is written into one
-  plain = builtins.match "/[A-Za-z0-9/._-]*" cfg.home != null;
+  below = path: folder: path == folder || lib.hasPrefix "${folder}/" path;
+  # systemd splits and expands what it reads, and takes no path that could be written shorter
+  plain =
+    path:
+    builtins.match "/[A-Za-z0-9/._+=?-]*[A-Za-z0-9._+=?-]" path != null
+    && builtins.match ".*/(/|[.]{1,2}/|[.]{1,2}$).*" path == null;
+  plainly = "must be a path of letters, digits and / . _ + -, without . and .. as folders and without a / that it does not need";
+  # what the services do not see of the machine
+  hidden = [
+    "/home"
+    "/root"
+    "/run/user"
+    "/tmp"
+    "/var/tmp"
+    "/dev"
+    "/proc"
+  ];
+  model = lib.optionalString serve.enable "${serve.model}";
+  inFolder = folders: path: lib.any (below path) folders;
 
   secretName =
     name:
@@ -58,25 +74,74 @@ let
     "--threads"
     "--api-key"
     "--api-key-file"
+    "--api-prefix"
+    "--no-cache-prompt"
+    "--embedding"
+    "--embeddings"
+    "--rerank"
+    "--reranking"
+    "--ssl-key-file"
+    "--ssl-cert-file"
   ];
   taken = lib.filter (flag: lib.elem (lib.head (lib.splitString "=" flag)) ours) serve.extraFlags;
 in
 {
+  # users may be made by hand, too, so this is no error
+  config.warnings = lib.mkIf cfg.enable (
+    map (
+      name:
+      "services.boxmaker.users: ${name} is not in users.users; unless that user comes from elsewhere, nobody gets to talk to loopd by it."
+    ) (lib.filter (name: !(config.users.users ? ${name})) cfg.users)
+  );
+
   config.assertions = lib.mkIf cfg.enable [
     {
-      assertion =
-        !lib.any below [
-          "/home"
-          "/root"
-          "/run"
-          "/tmp"
-          "/var/tmp"
-        ];
+      assertion = !inFolder (hidden ++ [ "/run" ]) cfg.home;
       message = "services.boxmaker.home: ${cfg.home} is hidden from the service, or does not survive; use a folder like /var/lib/boxmaker.";
     }
     {
-      assertion = plain && cfg.home != "/";
-      message = "services.boxmaker.home: ${cfg.home} must be a folder whose path has only letters, digits and / . _ -";
+      assertion = plain cfg.home;
+      message = "services.boxmaker.home: ${cfg.home} ${plainly}.";
+    }
+    {
+      # it is given to the user boxmaker, and nobody else gets in
+      assertion =
+        !lib.elem cfg.home [
+          "/"
+          "/mnt"
+          "/opt"
+          "/srv"
+          "/var"
+          "/var/cache"
+          "/var/lib"
+          "/var/log"
+        ]
+        && !inFolder [
+          "/bin"
+          "/boot"
+          "/etc"
+          "/lib"
+          "/nix"
+          "/sys"
+          "/usr"
+        ] cfg.home;
+      message = "services.boxmaker.home: ${cfg.home} belongs to the system; use a folder of its own, like /var/lib/boxmaker.";
+    }
+    {
+      assertion = serve.enable -> lib.hasPrefix builtins.storeDir model || !inFolder hidden model;
+      message = "services.boxmaker.model.serve.model: ${model} is hidden from the service; put it elsewhere, such as /var/lib/models.";
+    }
+    {
+      assertion = serve.enable -> plain model;
+      message = "services.boxmaker.model.serve.model: ${model} ${plainly}.";
+    }
+    {
+      assertion = serve.enable -> lib.all (device: plain device && below device "/dev") serve.devices;
+      message = "services.boxmaker.model.serve.devices: ${lib.concatStringsSep " " serve.devices}: each must be a path below /dev, such as /dev/dri/renderD128.";
+    }
+    {
+      assertion = cfg.apiKeyFile == null || plain cfg.apiKeyFile;
+      message = "services.boxmaker.apiKeyFile: ${toString cfg.apiKeyFile} ${plainly}.";
     }
     {
       assertion = serve.enable -> cfg.slot < serve.slots;

@@ -4,7 +4,7 @@
 #
 # What to change is marked with CHANGE; docs/install.md goes through it step by step. For the kernel and the
 # firmware of a particular board, add its module of nixos-hardware.
-{ lib, ... }:
+{ config, lib, ... }:
 
 {
   nixpkgs.hostPlatform = "aarch64-linux";
@@ -20,7 +20,12 @@
     ];
     openssh.authorizedKeys.keys = [ ]; # CHANGE: without a key nobody gets in
   };
+  warnings =
+    lib.optional (config.users.users.alice.openssh.authorizedKeys.keys == [ ])
+      "nixos-module/board.nix: users.users.alice.openssh.authorizedKeys.keys is empty, so nobody can log in to the board.";
   security.sudo.wheelNeedsPassword = false;
+  # takes a new configuration that another machine has built
+  nix.settings.trusted-users = [ "@wheel" ];
   services.openssh = {
     enable = true;
     settings.PasswordAuthentication = false;

@@ -9,6 +9,9 @@
 let
   cfg = config.services.boxmaker;
   toml = pkgs.formats.toml { };
+  # a value of another type is refused by loopd, which reads the file while the system is built
+  given = cfg.settings.limits.shutdown_seconds or 20;
+  shutdownSeconds = if lib.isInt given then given else 20;
 
   settingsFile = toml.generate "loopd.toml" cfg.settings;
   # The configuration is read by loopd itself while the system is built: a mistake is an error of the build, not
@@ -89,7 +92,7 @@ in
         # 78: it can never run as it is configured
         RestartPreventExitStatus = 78;
         # a turn that runs is ended in order first
-        TimeoutStopSec = (cfg.settings.limits.shutdown_seconds or 20) + 10;
+        TimeoutStopSec = shutdownSeconds + 10;
         # when memory is short, tools and the model server go first; sessions are small
         OOMScoreAdjust = -200;
 

@@ -59,15 +59,19 @@ in
       mode = "0700";
     };
 
-    # loopd waits for the server by itself, and outlives it
+    # loopd waits for the server by itself, and outlives it. But when a new configuration changes the server, loopd is
+    # stopped first: it then saves the slot's cache, which only a server that still runs can do.
     systemd.services.loopd = {
       wants = [ "loopd-model.service" ];
       after = [ "loopd-model.service" ];
+      restartTriggers = [ config.systemd.services.loopd-model.serviceConfig.ExecStart ];
     };
 
     systemd.services.loopd-model = {
       description = "llama-server for boxmaker";
       wantedBy = [ "multi-user.target" ];
+      # what is stopped, is stopped before anything is restarted
+      stopIfChanged = false;
       environment.GGML_NO_BACKTRACE = "1";
       unitConfig = {
         RequiresMountsFor = [

@@ -17,6 +17,8 @@ in
 
     home = mkOption {
       type = types.externalPath;
+      # a path that is written without quotes would be copied to the store where it is used
+      apply = toString;
       default = "/var/lib/boxmaker";
       example = "/mnt/data/boxmaker";
       description = ''
@@ -53,6 +55,7 @@ in
 
     apiKeyFile = mkOption {
       type = types.nullOr types.externalPath;
+      apply = file: if file == null then null else toString file;
       default = null;
       example = "/run/keys/model-server";
       description = ''
@@ -77,7 +80,10 @@ in
       model = mkOption {
         type = types.path;
         example = "/var/lib/models/model.gguf";
-        description = "The model: a GGUF file that the user `boxmaker` can read, or a path in the store.";
+        description = ''
+          The model: a GGUF file that the user `boxmaker` can read, outside `/home`, `/root` and `/tmp`, or a path in the
+          store. Until it is there the server looks for it every two seconds.
+        '';
       };
 
       contextTokens = mkOption {

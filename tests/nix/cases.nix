@@ -8,10 +8,12 @@ let
     };
   };
   with' = more: { services.boxmaker = serve // more; };
+  withServe = more: with' { model.serve = serve.model.serve // more; };
 in
 [
   {
     name = "a server of its own";
+    config.users.users.alice.isNormalUser = true;
     config.services.boxmaker = serve // {
       users = [ "alice" ];
       settings.limits.turn_seconds = 600;
@@ -62,6 +64,44 @@ in
     };
   }
   {
+    name = "paths without quotes, which are not copied to the store";
+    config = with' {
+      home = /mnt/data/boxmaker;
+      apiKeyFile = /run/keys/model;
+    };
+    unit = "LoadCredential=model-server-key:/run/keys/model\n";
+  }
+  {
+    name = "a model in the home";
+    config = withServe { model = "/var/lib/boxmaker/models/small+new.gguf"; };
+    unit = "BindReadOnlyPaths=/var/lib/boxmaker/models/small+new.gguf\n";
+  }
+  {
+    name = "flags with what systemd would expand";
+    config = withServe {
+      extraFlags = [
+        "--alias"
+        "50 % of ${"$"}HOME, \"ü\""
+      ];
+    };
+    unit = ''"50 %% of ${"$$"}HOME, \"ü\""'';
+  }
+  {
+    name = "more time for the end";
+    config = with' { settings.limits.shutdown_seconds = 45; };
+    unit = "TimeoutStopSec=55\n";
+  }
+  {
+    name = "a time that is none, which the check of the file refuses";
+    config = with' { settings.limits.shutdown_seconds = "soon"; };
+    unit = "TimeoutStopSec=30\n";
+  }
+  {
+    name = "a user that is not there";
+    config = with' { users = [ "alcie" ]; };
+    warns = "services.boxmaker.users: alcie is not in users.users";
+  }
+  {
     name = "no server at all";
     config.services.boxmaker.enable = true;
     refused = "services.boxmaker.settings.model.url: say where";
@@ -83,6 +123,56 @@ in
     name = "a home that a command line would split";
     config = with' { home = "/srv/box maker"; };
     refused = "services.boxmaker.home: /srv/box maker must be";
+  }
+  {
+    name = "a home that systemd would expand";
+    config = with' { home = "/srv/%h"; };
+    refused = "services.boxmaker.home: /srv/%h must be";
+  }
+  {
+    name = "a home with a slash at its end";
+    config = with' { home = "/var/lib/boxmaker/"; };
+    refused = "services.boxmaker.home: /var/lib/boxmaker/ must be";
+  }
+  {
+    name = "a home by a detour";
+    config = with' { home = "/var/lib/../../home/alice"; };
+    refused = "services.boxmaker.home: /var/lib/../../home/alice must be";
+  }
+  {
+    name = "a home with a double slash";
+    config = with' { home = "/srv//boxmaker"; };
+    refused = "services.boxmaker.home: /srv//boxmaker must be";
+  }
+  {
+    name = "a home that is the system's";
+    config = with' { home = "/var/lib"; };
+    refused = "services.boxmaker.home: /var/lib belongs to the system";
+  }
+  {
+    name = "a home among the system's files";
+    config = with' { home = "/etc/boxmaker"; };
+    refused = "services.boxmaker.home: /etc/boxmaker belongs to the system";
+  }
+  {
+    name = "a model that the service cannot see";
+    config = withServe { model = "/home/alice/small.gguf"; };
+    refused = "services.boxmaker.model.serve.model: /home/alice/small.gguf is hidden";
+  }
+  {
+    name = "a model that a list of paths would split";
+    config = withServe { model = "/opt/my model.gguf"; };
+    refused = "services.boxmaker.model.serve.model: /opt/my model.gguf must be";
+  }
+  {
+    name = "a device that is none";
+    config = withServe { devices = [ "renderD128" ]; };
+    refused = "services.boxmaker.model.serve.devices: renderD128: each must be";
+  }
+  {
+    name = "a key's path that systemd would expand";
+    config = with' { apiKeyFile = "/run/keys/100%"; };
+    refused = "services.boxmaker.apiKeyFile: /run/keys/100% must be";
   }
   {
     name = "a relative home";
@@ -115,6 +205,11 @@ in
       };
     };
     refused = "services.boxmaker.model.serve.extraFlags: --context-shift --cache-ram=100 is set by the module";
+  }
+  {
+    name = "a flag that switches the cache off";
+    config = withServe { extraFlags = [ "--no-cache-prompt" ]; };
+    refused = "services.boxmaker.model.serve.extraFlags: --no-cache-prompt is set by the module";
   }
   {
     name = "io_uring forbidden";

@@ -26,6 +26,16 @@ let
 
   failed = config: map (a: a.message) (lib.filter (a: !a.assertion) config.assertions);
 
+  # all of their text, so that whatever cannot be written down is met here
+  units =
+    config:
+    lib.concatMapStringsSep "\n" (name: config.systemd.units."${name}.service".text) (
+      lib.filter (name: config.systemd.services ? ${name}) [
+        "loopd"
+        "loopd-model"
+      ]
+    );
+
   # an evaluation that throws (a wrong type, an unknown option) counts as refused as well
   outcome =
     case:
@@ -36,8 +46,10 @@ let
         config:
         failed config
         ++ lib.optional (
-          lib.stringLength config.systemd.services.loopd.serviceConfig.ExecStart == 0
-        ) "no ExecStart";
+          !lib.hasInfix (case.unit or "ExecStart=") (units config)
+        ) "not in the units: ${case.unit or "ExecStart="}"
+        ++ lib.filter (warning: case.warns or "" == "" || !lib.hasInfix case.warns warning) config.warnings
+        ++ lib.optional (case ? warns && config.warnings == [ ]) "no warning";
     in
     if tried.success then tried.value else [ "evaluation failed" ];
 
@@ -55,8 +67,18 @@ let
       lib.optional (messages != [ ]) "${case.name}: refused: ${builtins.toJSON messages}";
 
   cases = import ./cases.nix;
-  problems = lib.concatMap wrong cases;
   good = evaluate (lib.head cases).config;
+  # a server that changes is restarted only after loopd was stopped, which saves the slot's cache
+  inOrder =
+    let
+      inherit (good.systemd.services) loopd loopd-model;
+    in
+    !loopd-model.stopIfChanged
+    && loopd.stopIfChanged
+    && lib.elem loopd-model.serviceConfig.ExecStart loopd.restartTriggers;
+  problems =
+    lib.concatMap wrong cases
+    ++ lib.optional (!inOrder) "a changed model server would be restarted under loopd";
   unit = name: "${good.systemd.units.${name}.unit}/${name}";
 in
 pkgs.runCommand "boxmaker-module"

@@ -89,9 +89,9 @@ let
           throw "A definition for option `${dotted path}' is not of type `${option.type.name}': ${toJSON bad}";
     in
     if values != [ ] then
-      checked values
+      (option.apply or (x: x)) (checked values)
     else if option ? default then
-      checked [ option.default ]
+      (option.apply or (x: x)) (checked [ option.default ])
     else if option.type ? tree then
       checked [ { } ]
     else

@@ -18,6 +18,11 @@ let
       wantedBy = names;
       wants = names;
       after = names;
+      restartTriggers = names;
+      stopIfChanged = mkOption {
+        type = types.bool;
+        default = true;
+      };
       environment = mkOption {
         type = types.attrsOf types.str;
         default = { };
@@ -70,6 +75,11 @@ let
           type = types.listOf types.anything;
           default = [ ];
         };
+        warnings = mkOption {
+          type = types.listOf types.str;
+          default = [ ];
+        };
+        nix.settings = anything;
         nixpkgs.hostPlatform = mkOption { type = types.str; };
         system.stateVersion = mkOption { type = types.str; };
         system.build.toplevel = mkOption { type = types.anything; };
