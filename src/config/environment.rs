@@ -114,9 +114,11 @@ pub fn default_socket() -> Result<PathBuf, ConfigError> {
 
 fn client_socket(environment: &Environment, system: &Path) -> Result<PathBuf, ConfigError> {
     let own = environment.default_home().and_then(|home| environment.socket_for(&home));
+    // in a folder that this user may not enter it is there, for all that can be known
+    let system_is_there = system.try_exists().unwrap_or(true);
     match own {
-        Ok(own) if own.exists() || !system.exists() => Ok(own),
-        Err(error) if !system.exists() => Err(error),
+        Ok(own) if own.exists() || !system_is_there => Ok(own),
+        Err(error) if !system_is_there => Err(error),
         _ => Ok(system.to_owned()),
     }
 }
@@ -132,6 +134,9 @@ mod tests {
         let environment =
             Environment { xdg_state_home: Some(dir.path().to_owned()), ..Environment::default() };
         assert_eq!(client_socket(&environment, &system).unwrap(), own);
+        // what cannot be looked at is not taken for absent
+        let hidden = Path::new("/dev/null/loopd.sock");
+        assert_eq!(client_socket(&environment, hidden).unwrap(), hidden);
         assert!(matches!(client_socket(&Environment::default(), &system), Err(ConfigError::NoHome)));
         std::fs::write(&system, "").unwrap();
         assert_eq!(client_socket(&environment, &system).unwrap(), system);

@@ -43,7 +43,9 @@ fn owner(home: &Path, meta: &Metadata) -> Vec<Finding> {
     let (shown, us) = (home.display(), geteuid().as_raw());
     if meta.uid() != us {
         let what = format!("home {shown} belongs to user {}, and this is user {us}", meta.uid());
-        findings.push(Finding::bad(what, format!("chown -R {us} {shown}, or run as its owner")));
+        let remedy =
+            format!("run as its owner: sudo -u '#{}' …; or make it yours: chown -R {us} {shown}", meta.uid());
+        findings.push(Finding::bad(what, remedy));
     }
     let mode = meta.mode() & 0o777;
     if mode & 0o077 != 0 {
