@@ -407,6 +407,10 @@ fn a_folder_that_is_no_home_is_not_called_whole() {
     let folder = tempfile::tempdir().unwrap();
     assert_eq!(maintenance::verify(folder.path(), None), 1);
     assert_eq!(maintenance::verify(&folder.path().join("not there"), None), 1);
+    // loopd was here, and nobody has talked to it yet
+    let new = tempfile::tempdir().unwrap();
+    std::fs::write(new.path().join("home.toml"), "").unwrap();
+    assert_eq!(maintenance::verify(new.path(), None), 0);
     std::fs::create_dir(folder.path().join("sessions")).unwrap();
     assert_eq!(maintenance::verify(folder.path(), None), 0);
 }

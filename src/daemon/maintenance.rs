@@ -6,6 +6,7 @@
 use std::future::Future;
 use std::path::Path;
 
+use super::pin;
 use crate::proto::{ErrorCode, SessionId};
 use crate::store::{Catalog, Cut, Inspected, OpenOptions, Remedy, SessionError, Uring};
 
@@ -50,9 +51,10 @@ fn status(error: &SessionError) -> u8 {
 /// nothing. `which` is an id, the beginning of one, or a name; without it, all are verified.
 pub fn verify(home: &Path, which: Option<&str>) -> u8 {
     run(home, async |catalog| {
-        if !home.join("sessions").is_dir() {
+        // the folder of sessions is made with the first one
+        if !home.join("sessions").is_dir() && !home.join(pin::FILE).is_file() {
             eprintln!(
-                "loopd: {} is no home: it has no folder named sessions; give the folder above that one with --home",
+                "loopd: {} is no home: it has neither a home.toml nor a folder named sessions; give the folder above that one with --home",
                 home.display()
             );
             return Ok(FAILED);

@@ -19,7 +19,7 @@ use crate::proto::Digest;
 use super::EXIT_CONFIG;
 
 /// The file's name in a home.
-const FILE: &str = "home.toml";
+pub(super) const FILE: &str = "home.toml";
 const FORMAT: u32 = 1;
 /// More is not a file of ours.
 const FILE_BYTES: u64 = 4096;
