@@ -248,7 +248,7 @@ impl Timestamp {
         Self(jiff::Timestamp::from_millisecond(millis.clamp(Self::FIRST, Self::LAST)).unwrap_or_default())
     }
 
-    /// Reads what we write: one in every record, and much faster than any moment that anybody could write. Gives
+    /// Reads what we write, one in every record, and much faster than any moment that anybody could write. Gives
     /// nothing for another text, and where a number is out of its range.
     fn written(text: &[u8]) -> Option<Self> {
         let [
@@ -281,28 +281,15 @@ impl Timestamp {
             return None;
         };
         let number = |digits: &[&u8]| {
-            digits.iter().try_fold(0i64, |n, digit| {
-                digit.is_ascii_digit().then(|| n * 10 + i64::from(digit.wrapping_sub(b'0')))
+            digits.iter().try_fold(0i16, |n, digit| {
+                digit.is_ascii_digit().then(|| n * 10 + i16::from(digit.wrapping_sub(b'0')))
             })
         };
-        let (year, month, day) = (number(&[y0, y1, y2, y3])?, number(&[mo0, mo1])?, number(&[d0, d1])?);
-        let (hour, minute, second) = (number(&[h0, h1])?, number(&[mi0, mi1])?, number(&[s0, s1])?);
-        let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-        let days = match month {
-            2 => 28 + i64::from(leap),
-            4 | 6 | 9 | 11 => 30,
-            _ => 31,
-        };
-        let in_range = (1..=12).contains(&month) && (1..=days).contains(&day) && year > 0;
-        if !in_range || hour > 23 || minute > 59 || second > 59 {
-            return None;
-        }
-        // years that begin in March have their odd day at their end
-        let (year, month) = if month < 3 { (year - 1, month + 9) } else { (year, month - 3) };
-        let days =
-            365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1 - 719_468;
-        let seconds = days * 86_400 + hour * 3600 + minute * 60 + second;
-        jiff::Timestamp::from_millisecond(seconds * 1000 + number(&[f0, f1, f2])?).ok().map(Self)
+        let two = |tens: &u8, ones: &u8| i8::try_from(number(&[tens, ones])?).ok();
+        let nanos = i32::from(number(&[f0, f1, f2])?) * 1_000_000;
+        let date = jiff::civil::Date::new(number(&[y0, y1, y2, y3])?, two(mo0, mo1)?, two(d0, d1)?).ok()?;
+        let time = jiff::civil::Time::new(two(h0, h1)?, two(mi0, mi1)?, two(s0, s1)?, nanos).ok()?;
+        jiff::tz::Offset::UTC.to_timestamp(date.to_datetime(time)).ok().map(Self)
     }
 
     // 0001-01-01T00:00:00Z and 9999-12-30T21:59:59.999Z: four-digit years, within jiff's range
