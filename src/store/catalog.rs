@@ -154,10 +154,7 @@ impl<S: Storage> Catalog<S> {
             self.known.remember(id, Some(seen), since);
             return Ok(info);
         }
-        let (tally, walked) = inspect::look(&self.storage, &dir, id).await;
-        if let Err(Broken { error: error @ SessionError::NotFound(_), .. }) = walked {
-            return Err(error);
-        }
+        let (tally, walked) = inspect::look(&self.storage, &dir, id).await?;
         let seen = walked.as_ref().ok().and_then(|walked| Seen::new(stamps, tally.clone(), walked));
         self.known.remember(id, seen, since);
         Ok(tally.finish(walked).info)

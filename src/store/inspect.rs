@@ -33,23 +33,24 @@ pub struct Inspected {
 
 /// Reads a session. Damage is part of the answer.
 pub(crate) async fn inspect<S: Storage>(storage: &S, dir: &Path, id: &SessionId) -> Result<Inspected> {
-    match look(storage, dir, id).await {
-        (_, Err(Broken { error: error @ SessionError::NotFound(_), .. })) => Err(error),
-        (tally, walked) => Ok(tally.finish(walked)),
-    }
+    let (tally, walked) = look(storage, dir, id).await?;
+    Ok(tally.finish(walked))
 }
 
-/// Reads a session; gives what its whole records come to, and how the reading ended.
+/// Reads a session that is there; gives what its whole records come to, and how the reading ended.
 pub(super) async fn look<S: Storage>(
     storage: &S,
     dir: &Path,
     id: &SessionId,
-) -> (Tally, std::result::Result<Walked, Broken>) {
+) -> Result<(Tally, std::result::Result<Walked, Broken>)> {
     let take = |tally: &mut Tally, step: Step<'_>| {
         tally.take(step);
         ControlFlow::Continue(())
     };
-    walk_settled(storage, dir, id, unfinished, || Tally::new(id), take).await
+    match walk_settled(storage, dir, id, unfinished, || Tally::new(id), take).await {
+        (_, Err(Broken { error: error @ SessionError::NotFound(_), .. })) => Err(error),
+        looked => Ok(looked),
+    }
 }
 
 /// Whether it may be in the middle of an append, or of the session's creation.
