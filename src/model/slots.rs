@@ -25,6 +25,12 @@ pub struct SavedSlot {
     pub n_written: u64,
 }
 
+/// Names a file in the server's folder of slots.
+#[derive(Serialize)]
+struct InFolder<'a> {
+    filename: &'a str,
+}
+
 impl Server {
     /// Waits until our slot does nothing, as long as it takes; drop the future to give up. A server that
     /// hides its slots counts as idle, since it queues requests.
@@ -68,12 +74,7 @@ impl Server {
     /// # Errors
     /// The server cannot be asked, or has no folder for slots ([`ModelError::Unsupported`]).
     pub async fn save_slot(&self, name: &str) -> Result<SavedSlot, ModelError> {
-        #[derive(Serialize)]
-        struct Body<'a> {
-            filename: &'a str,
-        }
-        let path = format!("/slots/{}?action=save", self.slot);
-        self.post(&path, &Body { filename: name }, SLOT_FILE_SILENCE.max(self.silence)).await
+        self.slot_action("save", &InFolder { filename: name }, SLOT_FILE_SILENCE.max(self.silence)).await
     }
 
     /// Has the server read our slot's cache back from a file of its own folder; gives the number of tokens.
@@ -85,17 +86,13 @@ impl Server {
     /// # Errors
     /// The server cannot be asked, or refuses.
     pub async fn restore_slot(&self, name: &str) -> Result<u64, ModelError> {
-        #[derive(Serialize)]
-        struct Body<'a> {
-            filename: &'a str,
-        }
         #[derive(Deserialize)]
         struct Restored {
             n_restored: u64,
         }
-        let path = format!("/slots/{}?action=restore", self.slot);
         let silence = SLOT_FILE_SILENCE.max(self.silence);
-        Ok(self.post::<_, Restored>(&path, &Body { filename: name }, silence).await?.n_restored)
+        let restored: Restored = self.slot_action("restore", &InFolder { filename: name }, silence).await?;
+        Ok(restored.n_restored)
     }
 
     /// Has the server empty our slot's cache.
@@ -104,8 +101,16 @@ impl Server {
     /// The server cannot be asked, or has no folder for slots ([`ModelError::Unsupported`]).
     pub async fn erase_slot(&self) -> Result<(), ModelError> {
         #[derive(Serialize)]
-        struct Body {}
-        let path = format!("/slots/{}?action=erase", self.slot);
-        self.post::<_, serde_json::Value>(&path, &Body {}, self.silence).await.map(drop)
+        struct Nothing {}
+        self.slot_action::<_, serde_json::Value>("erase", &Nothing {}, self.silence).await.map(drop)
+    }
+
+    async fn slot_action<B: Serialize, A: for<'de> Deserialize<'de>>(
+        &self,
+        action: &str,
+        body: &B,
+        silence: Duration,
+    ) -> Result<A, ModelError> {
+        self.post(&format!("/slots/{}?action={action}", self.slot), body, silence).await
     }
 }
