@@ -81,8 +81,8 @@ pub(super) enum Verdict {
 }
 
 impl Turn {
-    /// Asks whether a call may run, and records the decision, and with one that allows it the call's start. The time it takes is not the turn's, and the slot is
-    /// free for other sessions meanwhile.
+    /// Asks whether a call may run, and records the decision, and with one that allows it the call's start. The time
+    /// it takes is not the turn's, and the slot is free for other sessions meanwhile.
     pub(super) async fn approved(
         &mut self,
         call: &ToolCall,

@@ -63,7 +63,8 @@ struct Turn {
 /// What it holds to be true of every log: the first record is `session_start`, and no other; turns count
 /// up by one and one is open at a time; an assistant speaks only in a turn, and only when every call
 /// before has its result; a call's start and result follow its announcement, each at most once, results
-/// in the calls' order; a call is decided about at most once, before it starts, and one that was denied never starts; a turn that failed, was cancelled or met a limit may be taken up again. What an epoch
+/// in the calls' order; a call is decided about at most once, before it starts, and one that was denied never
+/// starts; a turn that failed, was cancelled or met a limit may be taken up again. What an epoch
 /// takes over stands right behind its `session_start`, and a turn that was open must go on there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sequence {

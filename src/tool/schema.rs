@@ -78,7 +78,7 @@ fn words(error: &ValidationError<'_>) -> String {
         ValidationErrorKind::AdditionalProperties { unexpected }
         | ValidationErrorKind::UnevaluatedProperties { unexpected } => {
             let names: Vec<String> = unexpected.iter().map(|name| format!("{name:?}")).collect();
-            format!("{place}: {} not allowed here", cut(&names.join(", ")))
+            format!("{place}: {} not allowed here", beginning(&names.join(", "), VALUE_CHARS))
         }
         ValidationErrorKind::Type { kind: wanted } => {
             format!(
@@ -93,7 +93,7 @@ fn words(error: &ValidationError<'_>) -> String {
                 Some(options) => options.iter().map(Value::to_string).collect::<Vec<_>>().join(", "),
                 None => options.to_string(),
             };
-            format!("{place}: found {}; allowed: one of {}", found(), cut(&options))
+            format!("{place}: found {}; allowed: one of {}", found(), beginning(&options, VALUE_CHARS))
         }
         ValidationErrorKind::Constant { expected_value } => {
             format!("{place}: found {}; allowed: only {}", found(), short(expected_value))
@@ -111,14 +111,22 @@ fn words(error: &ValidationError<'_>) -> String {
             format!("{place}: found {}; allowed: at most {limit} characters", found())
         }
         ValidationErrorKind::Pattern { pattern } => {
-            format!("{place}: found {}; allowed: text that matches {}", found(), cut(pattern))
+            format!(
+                "{place}: found {}; allowed: text that matches {}",
+                found(),
+                beginning(pattern, VALUE_CHARS)
+            )
         }
         ValidationErrorKind::Format { format } => {
             format!("{place}: found {}; allowed: text of the form {format:?}", found())
         }
         ValidationErrorKind::FalseSchema => format!("{place}: found {}; nothing is allowed here", found()),
         // the library's words, with the value left out, which may be as long as all arguments
-        _ => format!("{place}: found {}; {}", found(), cut(&error.masked_with("it").to_string())),
+        _ => format!(
+            "{place}: found {}; {}",
+            found(),
+            beginning(&error.masked_with("it").to_string(), VALUE_CHARS)
+        ),
     }
 }
 
@@ -130,11 +138,7 @@ fn type_words(wanted: &TypeKind) -> String {
 }
 
 fn short(value: &Value) -> String {
-    cut(&value.to_string())
-}
-
-fn cut(text: &str) -> String {
-    beginning(text, VALUE_CHARS)
+    beginning(&value.to_string(), VALUE_CHARS)
 }
 
 #[cfg(test)]

@@ -7,7 +7,8 @@
 //!
 //! Invariants: whatever a server does (hangs, floods, dies, writes what is no JSON), a call of its tools comes back
 //! within its limits, with words that a small model can act on; no message of it is held that is longer than
-//! [`MESSAGE_BYTES`]; what it said in the call of one session is told to no other; a server that is dropped leaves no process behind.
+//! [`MESSAGE_BYTES`]; what it said in the call of one session is told to no other; a server that is dropped leaves no
+//! process behind.
 
 mod connection;
 mod content;
