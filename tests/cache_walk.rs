@@ -9,7 +9,7 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use support::daemon::Watched;
 use support::random::{Rng, number, seed};
@@ -42,6 +42,10 @@ enum Step {
     /// The daemon is killed in mid-answer, started again, and the turn asked again.
     KilledInMidTurn,
     DaemonKilled,
+    /// In mid-answer, once the slot was saved; the turn fails and is asked again.
+    ServerKilledInMidTurn,
+    /// In mid-answer, for a moment.
+    ServerStopped,
     /// Once the slot was saved.
     ServerKilled,
     /// Both are ended as a shutdown does, and started again.
@@ -51,7 +55,7 @@ enum Step {
 }
 
 /// Turns are most of what happens.
-const STEPS: [Step; 16] = [
+const STEPS: [Step; 18] = [
     Step::Turn,
     Step::Turn,
     Step::Turn,
@@ -64,6 +68,8 @@ const STEPS: [Step; 16] = [
     Step::Cancelled,
     Step::KilledInMidTurn,
     Step::DaemonKilled,
+    Step::ServerKilledInMidTurn,
+    Step::ServerStopped,
     Step::ServerKilled,
     Step::Rebooted,
     Step::AnotherClient,
@@ -145,7 +151,7 @@ impl Walk {
             Step::ClientKilled => {
                 let (id, watched) = self.begin_turn();
                 drop(watched);
-                support::wait_until(std::time::Duration::from_secs(60), "the turn ends", || {
+                support::wait_until(Duration::from_secs(60), "the turn ends", || {
                     self.rig.session(&id)["state"] == "ok"
                 });
             }
@@ -163,6 +169,21 @@ impl Walk {
                 if self.rig.session(&id)["state"] == "interrupted" {
                     finished(&self.rig.ctl(&["retry", &id, "--json"]));
                 }
+            }
+            Step::ServerKilledInMidTurn => {
+                self.turn_and_save();
+                let (id, mut watched) = self.begin_turn();
+                self.rig.replace_server();
+                let end = watched.until("turn_end", 1).pop().unwrap();
+                if end["outcome"] == "failed" {
+                    finished(&self.rig.ctl(&["retry", &id, "--json"]));
+                }
+            }
+            Step::ServerStopped => {
+                let (_, mut watched) = self.begin_turn();
+                self.rig.server.pause(Duration::from_millis(300));
+                let end = watched.until("turn_end", 1).pop().unwrap();
+                assert!(end["outcome"] == "done" || end["outcome"] == "limit", "{end:#}");
             }
             Step::DaemonKilled => self.rig.replace_daemon(),
             Step::ServerKilled => {
@@ -227,7 +248,7 @@ impl Walk {
 #[test]
 fn no_walk_makes_the_model_evaluate_a_token_twice() {
     let Some(rig) = Rig::start(LIMITS) else { return };
-    let (begin, steps, mut rng) = (Instant::now(), number("BOXMAKER_WALK", 24), Rng::new(seed()));
+    let (begin, steps, mut rng) = (Instant::now(), number("BOXMAKER_WALK", 28), Rng::new(seed()));
     // each kind once, in some order; then as it comes
     let mut path: Vec<Step> = STEPS.into_iter().skip(6).collect();
     for n in (1..path.len()).rev() {

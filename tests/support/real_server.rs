@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use super::parts::part;
@@ -121,6 +123,15 @@ impl ModelServer {
             child.kill().expect("kill llama-server");
             child.wait().expect("wait for llama-server");
         }
+    }
+
+    /// Lets it stand still for so long.
+    pub fn pause(&self, how_long: Duration) {
+        let pid = self.child.as_ref().expect("it runs").id();
+        let signal = |signal| kill(Pid::from_raw(i32::try_from(pid).expect("a process id")), signal);
+        signal(Signal::SIGSTOP).expect("stop llama-server");
+        std::thread::sleep(how_long);
+        signal(Signal::SIGCONT).expect("let llama-server go on");
     }
 
     /// Its socket.
