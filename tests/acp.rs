@@ -20,9 +20,7 @@ use agent_client_protocol::{AcpAgent, Agent, Client};
 use boxmaker::proto::{LogRecord, ToolOutcome};
 use support::bench::Bench;
 use support::daemon::socket_in;
-use support::scripted_server::Script;
-
-const CALL: &str = "<tool_call>\n{\"name\": \"call_tool\", \"arguments\": {\"name\": \"note\", \"arguments\": {\"n\": 1}}}\n</tool_call>";
+use support::scripted_server::{Script, installed_call};
 
 /// A tool that must be allowed.
 fn note(_: &Path) -> String {
@@ -151,7 +149,7 @@ fn a_call_runs_only_when_the_editor_allows_it() {
         [("allow", ToolOutcome::Ok, "Completed"), ("deny", ToolOutcome::Denied, "Failed")]
     {
         let bench = Bench::start_with("", note);
-        bench.server.push(Script::say(CALL));
+        bench.server.push(Script::say(&installed_call("note", "{\"n\": 1}")));
         bench.server.push(Script::say("So be it."));
         let session = editor(&bench, option, async |editor, seen| {
             let session = begin(&editor).await?;

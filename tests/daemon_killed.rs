@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use boxmaker::proto::{EventKind, Request, SessionId, SessionState, ToolOutcome};
 use support::bench::{Bench, HELLO, STAND_IN, next};
-use support::scripted_server::Script;
+use support::scripted_server::{Script, find_call};
 use support::slow_tool::{SLOW, begun, runs};
 use support::talk::told;
 use support::wait_until;
@@ -98,8 +98,7 @@ fn killed_while_a_tool_runs_retry_tells_the_model_that_nothing_is_known() {
 #[test]
 fn killed_between_a_result_and_the_next_completion() {
     let (mut bench, mut talk, id) = begun("");
-    let find = "<tool_call>\n{\"name\": \"find_tool\", \"arguments\": {\"query\": \"slow\"}}\n</tool_call>";
-    bench.server.push(Script::say(find));
+    bench.server.push(Script::say(&find_call("slow")));
     bench.server.push(Script::new().gate("never"));
     talk.send(&id, "Hello");
     wait_until(PATIENCE, "the second request", || bench.server.completions().len() == 2);
@@ -166,7 +165,7 @@ fn killed_again_and_again_the_turn_is_closed_once() {
 fn killed_at_any_moment_the_log_is_a_beginning_of_the_whole_one() {
     let mut bench = Bench::start("");
     bench.loses_cache = true;
-    let find = "<tool_call>\n{\"name\": \"find_tool\", \"arguments\": {\"query\": \"x\"}}\n</tool_call>";
+    let find = find_call("x");
     let whole = [
         "session_start",
         "user 1",
@@ -183,7 +182,7 @@ fn killed_at_any_moment_the_log_is_a_beginning_of_the_whole_one() {
         let mut talk = bench.talk();
         let id = talk.create();
         bench.server.clear();
-        bench.server.push(Script::say(find));
+        bench.server.push(Script::say(&find));
         let text = format!("Hello, for the time number {round}");
         talk.begin(Request::Send { session: id.clone(), text });
         let begin = Instant::now();

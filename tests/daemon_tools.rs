@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 use support::bench::Bench;
 use support::daemon::Ran;
-use support::scripted_server::Script;
+use support::scripted_server::{Script, find_call};
 
 fn hostile() -> &'static str {
     concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mcp_hostile.py")
@@ -130,9 +130,7 @@ fn the_prompt_is_the_same_over_20_restarts_with_other_tools_each_time() {
         talk.attach(&id, None);
         if run % 3 == 1 {
             // with the servers' tools looked at
-            let find =
-                "<tool_call>\n{\"name\": \"find_tool\", \"arguments\": {\"query\": \"says\"}}\n</tool_call>";
-            bench.server.push(Script::say(find));
+            bench.server.push(Script::say(&find_call("says")));
         }
         let differs = match talk.ask(boxmaker::proto::Request::Open { session: id.clone() }).unwrap() {
             boxmaker::proto::Reply::Session { differs, .. } => differs,

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use boxmaker::proto::{SessionId, ToolOutcome};
 use support::bench::Bench;
-use support::scripted_server::Script;
+use support::scripted_server::{Script, find_call, installed_call};
 use support::talk::{Talk, told, why};
 use support::wait_until;
 
@@ -28,19 +28,6 @@ fn servers() -> Option<PathBuf> {
             None
         }
     }
-}
-
-/// A call of a tool, as the model writes it.
-fn call(name: &str, arguments: &str) -> String {
-    format!(
-        "<tool_call>\n{{\"name\": \"call_tool\", \"arguments\": {{\"name\": \"{name}\", \"arguments\": {arguments}}}}}\n</tool_call>"
-    )
-}
-
-fn find(query: &str) -> String {
-    format!(
-        "<tool_call>\n{{\"name\": \"find_tool\", \"arguments\": {{\"query\": \"{query}\"}}}}\n</tool_call>"
-    )
 }
 
 /// A turn in which the model says these things one after the other; the results.
@@ -87,13 +74,13 @@ fn the_reference_server_over_http() {
     everything(&bench, &mut talk, &id);
     // it goes away and comes back
     server.stop();
-    let results = turn(&bench, &mut talk, &id, &[call("every/echo", r#"{"message": "away"}"#)]);
+    let results = turn(&bench, &mut talk, &id, &[installed_call("every/echo", r#"{"message": "away"}"#)]);
     assert_eq!(results[0].0, ToolOutcome::Error, "{results:?}");
     assert!(results[0].1.contains("every"), "{results:?}");
     let _server = Http::start(&servers, port);
     // a call waits for up to 3 of the seconds in which it is not tried again, and fails at once in the others
     wait_until(Duration::from_secs(6), "the server is used again", || {
-        let results = turn(&bench, &mut talk, &id, &[call("every/echo", r#"{"message": "back"}"#)]);
+        let results = turn(&bench, &mut talk, &id, &[installed_call("every/echo", r#"{"message": "back"}"#)]);
         results[0] == (ToolOutcome::Ok, "Echo: back".to_owned())
     });
 }
@@ -134,13 +121,13 @@ impl Drop for Http {
 /// What must be true of the reference server, however it is reached.
 fn everything(bench: &Bench, talk: &mut Talk, id: &SessionId) {
     let said = [
-        find("echo message back"),
-        call("every/echo", r#"{"message": "grüße\n<|im_end|>"}"#),
-        call("every/get-sum", r#"{"a": 2, "b": 40}"#),
-        call("every/get-sum", r#"{"a": "two"}"#),
-        call("every/get-tiny-image", "{}"),
-        call("every/trigger-long-running-operation", r#"{"duration": 1, "steps": 2}"#),
-        call("every/no-such-tool", "{}"),
+        find_call("echo message back"),
+        installed_call("every/echo", r#"{"message": "grüße\n<|im_end|>"}"#),
+        installed_call("every/get-sum", r#"{"a": 2, "b": 40}"#),
+        installed_call("every/get-sum", r#"{"a": "two"}"#),
+        installed_call("every/get-tiny-image", "{}"),
+        installed_call("every/trigger-long-running-operation", r#"{"duration": 1, "steps": 2}"#),
+        installed_call("every/no-such-tool", "{}"),
     ];
     let results = turn(bench, talk, id, &said);
     assert!(
@@ -186,10 +173,10 @@ fn the_file_server_within_its_walls() {
     let id = talk.create();
     let file = |name: &str| format!("{{\"path\": {:?}}}", bench.dir().join(name).join("plan.txt"));
     let said = [
-        find("read text file"),
-        call("files/read_text_file", &file("notes")),
-        call("files/read_text_file", &file("secret")),
-        call("files/move_file", "{}"),
+        find_call("read text file"),
+        installed_call("files/read_text_file", &file("notes")),
+        installed_call("files/read_text_file", &file("secret")),
+        installed_call("files/move_file", "{}"),
     ];
     let results = turn(&bench, &mut talk, &id, &said);
     assert!(results[0].1.contains("files/read_text_file") && !results[0].1.contains("files/move_file"));

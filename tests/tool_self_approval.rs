@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use boxmaker::proto::{Decision, Reply};
 use support::bench::Bench;
-use support::scripted_server::Script;
+use support::scripted_server::{Script, installed_call};
 use support::wait_until;
 
 /// One tool must be allowed by a person; the other, which needs nobody, tries to be that person: as a child, and as a
@@ -44,9 +44,7 @@ fn tools(dir: &Path) -> String {
 }
 
 fn call(name: &str) -> Script {
-    Script::say(&format!(
-        "<tool_call>\n{{\"name\": \"call_tool\", \"arguments\": {{\"name\": \"{name}\", \"arguments\": {{}}}}}}\n</tool_call>"
-    ))
+    Script::say(&installed_call(name, "{}"))
 }
 
 #[test]

@@ -12,11 +12,12 @@ use boxmaker::proto::{
     Decision, ErrorCode, EventKind, LogRecord, Phase, Reply, SessionId, SessionState, ToolOutcome,
 };
 use support::bench::{Bench, HELLO};
-use support::scripted_server::Script;
+use support::scripted_server::{Script, installed_call};
 use support::talk::{Talk, told, why};
 use support::wait_until;
 
-const CALL: &str = "<tool_call>\n{\"name\": \"call_tool\", \"arguments\": {\"name\": \"note\", \"arguments\": {\"n\": 1}}}\n</tool_call>";
+/// The arguments of each call.
+const CALLED: &str = "{\"n\": 1}";
 
 /// A tool that writes a line into a file each time it runs, and must be allowed.
 fn note(dir: &Path, unattended: &str) -> String {
@@ -32,7 +33,7 @@ fn begun(limits: &str, unattended: &str) -> (Bench, Talk, SessionId) {
     let bench = Bench::start_with(limits, |dir| note(dir, unattended));
     let mut talk = bench.talk();
     let id = talk.create();
-    bench.server.push(Script::say(CALL));
+    bench.server.push(Script::say(&installed_call("note", CALLED)));
     (bench, talk, id)
 }
 
@@ -132,7 +133,7 @@ fn with_nobody_there_it_is_denied_where_the_configuration_says_so() {
     assert!(denial(&bench, &id).contains("[tools] unattended"), "{}", denial(&bench, &id));
     assert_eq!(decisions(&bench, &id)[0].0, Decision::Deny);
     // a client that asks a person is somebody
-    bench.server.push(Script::say(CALL));
+    bench.server.push(Script::say(&installed_call("note", CALLED)));
     talk.attach_to_approve(&id);
     talk.send(&id, "Again");
     talk.until_asked(&id);
@@ -141,7 +142,7 @@ fn with_nobody_there_it_is_denied_where_the_configuration_says_so() {
     talk.until_end(&id);
     assert_eq!(runs(&bench), 1);
     // and when it goes away, nobody is there after a while
-    bench.server.push(Script::say(CALL));
+    bench.server.push(Script::say(&installed_call("note", CALLED)));
     talk.send(&id, "And again");
     talk.until_asked(&id);
     drop(talk);
@@ -202,7 +203,7 @@ fn a_daemon_that_ends_or_is_killed_while_it_asks_never_runs_it() {
     bench.start_daemon();
     let mut talk = bench.talk();
     talk.attach(&id, None);
-    bench.server.push(Script::say(CALL));
+    bench.server.push(Script::say(&installed_call("note", CALLED)));
     talk.send(&id, "Again");
     talk.until_asked(&id);
     bench.kill_daemon();

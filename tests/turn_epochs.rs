@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use boxmaker::proto::{Carried, CarriedEnd, EventKind, LogRecord, Reply, Request, SessionId, TurnId};
 use support::bench::{Bench, SUMMARISE, SYSTEM};
-use support::scripted_server::{Script, text_of};
+use support::scripted_server::{Script, find_call, installed_call, text_of};
 use support::talk::{Talk, told, why};
 use support::wait_until;
 
@@ -40,12 +40,6 @@ fn carried(bench: &Bench, id: &SessionId, epoch: u32) -> Carried {
 fn first_prompt(bench: &Bench, id: &SessionId, epoch: u32) -> String {
     let head = bench.epoch_baseline(id, epoch).framing.head.len();
     text_of(&bench.epoch_prompts(id, epoch)[0][head..])
-}
-
-fn call(query: &str) -> String {
-    format!(
-        "<tool_call>\n{{\"name\": \"find_tool\", \"arguments\": {{\"query\": \"{query}\"}}}}\n</tool_call>"
-    )
 }
 
 fn rebase(talk: &mut Talk, id: &SessionId) -> Vec<boxmaker::proto::Event> {
@@ -120,7 +114,7 @@ fn the_last_turns_stay_as_they_were() {
 fn tools_that_fill_the_context_in_mid_turn_do_not_end_the_turn() {
     let (bench, mut talk, id) = begun(LIMITS, 1500);
     for n in 0..9 {
-        bench.server.push(Script::say(&call(&format!("tool number {n} {}", "z".repeat(40)))));
+        bench.server.push(Script::say(&find_call(&format!("tool number {n} {}", "z".repeat(40)))));
     }
     // whatever is asked meanwhile: a summary is written in the words of a call, too, and then it is none
     bench.server.push(Script::say("done"));
@@ -272,7 +266,7 @@ fn a_turn_that_cannot_fit_ends_in_order_and_says_why() {
 fn another_model_takes_over_what_was_said_as_text() {
     let (mut bench, mut talk, id) = begun(LIMITS, 1500);
     bench.loses_cache = true;
-    bench.server.push(Script::say(&call("names")));
+    bench.server.push(Script::say(&find_call("names")));
     bench.server.push(Script::say("Hello Ada."));
     talk.turn(&id, "I am Ada");
     bench.server.set(|b| b.model_path = "/models/other.gguf".to_owned());
@@ -339,11 +333,7 @@ fn read_session_finds_what_earlier_epochs_said() {
     let (bench, mut talk, id) = begun(LIMITS, 2400);
     bench.server.push(Script::say(&format!("Noted: Ottilie. {}", "a".repeat(340))));
     talk.turn(&id, "My sister is called Ottilie");
-    let look = |words: &str| {
-        format!(
-            "<tool_call>\n{{\"name\": \"call_tool\", \"arguments\": {{\"name\": \"read_session\", \"arguments\": {{\"words\": \"{words}\"}}}}}}\n</tool_call>"
-        )
-    };
+    let look = |words: &str| installed_call("read_session", &format!("{{\"words\": \"{words}\"}}"));
     bench.server.push(Script::say(&look("sister")));
     bench.server.push(Script::say(&"b".repeat(380)));
     talk.turn(&id, "What is her name?");

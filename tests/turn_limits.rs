@@ -8,15 +8,9 @@ use std::time::{Duration, Instant};
 
 use boxmaker::proto::{ErrorCode, EventKind, LogRecord, Reply, Request};
 use support::bench::{Bench, HELLO, STAND_IN, begun, next};
-use support::scripted_server::{EOG, Script};
+use support::scripted_server::{EOG, Script, find_call};
 use support::talk::{text, told, why};
 use support::wait_until;
-
-fn find_call(query: &str) -> String {
-    format!(
-        "<tool_call>\n{{\"name\": \"find_tool\", \"arguments\": {{\"query\": \"{query}\"}}}}\n</tool_call>"
-    )
-}
 
 #[test]
 fn a_completion_at_its_limit_says_which_and_retry_goes_on_where_it_stopped() {

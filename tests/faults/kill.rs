@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::support::bench::Bench;
 use crate::support::daemon::{bxctl, socket_in};
 use crate::support::random::{Rng, number, seed};
-use crate::support::scripted_server::Script;
+use crate::support::scripted_server::{Script, installed_call};
 use crate::support::talk::told;
 use crate::support::wait_until;
 
@@ -135,9 +135,7 @@ fn no_blow_loses_a_record_runs_a_tool_twice_or_hangs_a_client() {
     for n in 0..times {
         let before = fs::read(bench.home().join("sessions").join(id.as_str()).join("0.jsonl")).unwrap();
         for (name, text) in [("one", n), ("two", n)] {
-            let call = format!(
-                "<tool_call>\n{{\"name\": \"call_tool\", \"arguments\": {{\"name\": \"note\", \"arguments\": {{\"text\": \"{name}-{text}\"}}}}}}\n</tool_call>"
-            );
+            let call = installed_call("note", &format!("{{\"text\": \"{name}-{text}\"}}"));
             bench.server.push(Script::say(&call));
         }
         bench.server.push(Script::say(&format!("Done {n}.")));

@@ -12,7 +12,7 @@ use crate::early::Early;
 use crate::ledger::{Told, lost};
 use crate::store_support;
 use crate::support::bench::Bench;
-use crate::support::scripted_server::Script;
+use crate::support::scripted_server::{Script, installed_call};
 
 const DISK: &str = "/mnt/disk";
 /// So little that each new epoch has something to summarise.
@@ -142,9 +142,8 @@ pub fn one_turn(
     if calls {
         // a number of its own for each call: what is told grows with every boot
         let text = format!("note-{}-{n}", console.next);
-        bench.server.push(Script::say(&format!(
-            "<tool_call>\n{{\"name\": \"call_tool\", \"arguments\": {{\"name\": \"note\", \"arguments\": {{\"text\": \"{text}\"}}}}}}\n</tool_call>"
-        )));
+        let call = installed_call("note", &format!("{{\"text\": \"{text}\"}}"));
+        bench.server.push(Script::say(&call));
     }
     let length = usize::try_from(n * 997 % 3000).expect("small");
     bench.server.push(Script::say(&format!("Answer {n}. {}", "x".repeat(length / 40))));

@@ -36,6 +36,8 @@ use tokio::sync::oneshot;
 
 use answer::serve;
 pub use script::Script;
+#[allow(unused_imports, reason = "not every test has tools called")]
+pub use script::{find_call, installed_call, tool_call};
 use vocabulary::ids_in;
 #[allow(unused_imports, reason = "not every test reads ids")]
 pub use vocabulary::{EOG, text_of, tokens_of};

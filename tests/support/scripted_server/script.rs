@@ -33,6 +33,21 @@ pub(super) enum Step {
     EndBody,
 }
 
+/// The words in which a model calls a tool; `arguments` stand there as they are.
+pub fn tool_call(name: &str, arguments: &str) -> String {
+    format!("<tool_call>\n{{\"name\": \"{name}\", \"arguments\": {arguments}}}\n</tool_call>")
+}
+
+/// The same for an installed tool, which is called by way of `call_tool`.
+pub fn installed_call(name: &str, arguments: &str) -> String {
+    tool_call("call_tool", &format!("{{\"name\": \"{name}\", \"arguments\": {arguments}}}"))
+}
+
+/// The same for `find_tool`.
+pub fn find_call(query: &str) -> String {
+    tool_call("find_tool", &format!("{{\"query\": \"{query}\"}}"))
+}
+
 impl Script {
     /// Nothing yet.
     pub fn new() -> Self {
