@@ -10,11 +10,11 @@ use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc;
 
 use boxmaker::proto::{
-    ApprovalWanted, CallId, Decision, ErrorBody, ErrorCode, EventKind, LogRecord, Outgoing, Phase, Reply,
-    Request, RequestFrame, SessionId, Snapshot, TurnId, TurnOutcome, UserMessage,
+    ApprovalWanted, CallId, Decision, ErrorBody, ErrorCode, EventKind, Outgoing, Phase, Reply, Request,
+    RequestFrame, Snapshot, TurnId, TurnOutcome,
 };
-use cli_fake::terminal::PATIENCE;
-use cli_fake::{Act, Fake, bxctl, end, events, snapshot, stderr, turn_reply, usual};
+use cli_fake::terminal::session;
+use cli_fake::{Act, Fake, PATIENCE, bxctl, end, events, snapshot, stderr, turn_reply, user_message, usual};
 use serde_json::{Value, json};
 
 /// An editor, line by line.
@@ -100,10 +100,6 @@ fn after_a_gap(approval: Option<ApprovalWanted>) -> EventKind {
     snapshot(Snapshot { phase, approval, ..Snapshot::default() })
 }
 
-fn s1() -> SessionId {
-    "s1".parse().unwrap()
-}
-
 /// A daemon whose turn begins with these events.
 fn asking(kinds: Vec<EventKind>) -> Fake {
     Fake::start(move |request| match request {
@@ -137,12 +133,10 @@ fn a_question_that_came_in_a_gap_is_asked_instead_of_the_one_before() {
     // the answer to the question that is over decides nothing
     editor.allow(&old);
     editor.allow(&new);
-    while decided(&fake).is_empty() {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
+    fake.wait_asked(1, |request| matches!(request, Request::Approve { .. }));
     // a picture of the turn from before the answer asks nothing again
     let rest = vec![after_a_gap(Some(wanted(2))), end(TurnOutcome::Done, None)];
-    fake.push(events(&s1(), 2, 20, rest));
+    fake.push(events(&session(), 2, 20, rest));
     let last = editor.wait(|message| message["id"] == 2 || message["method"] == "session/request_permission");
     assert_eq!(last["result"]["stopReason"], "end_turn", "{last}");
     assert_eq!(decided(&fake), [(2, Decision::Allow)]);
@@ -160,18 +154,16 @@ fn a_question_that_was_over_in_a_gap_is_not_answered() {
     // answered when what came before it was taken in
     editor.ask(3, "no/such", json!({}));
     editor.answer(3);
-    fake.push(events(&s1(), 2, 20, vec![end(TurnOutcome::Done, None)]));
+    fake.push(events(&session(), 2, 20, vec![end(TurnOutcome::Done, None)]));
     assert_eq!(editor.answer(2)["result"]["stopReason"], "end_turn");
     assert_eq!(decided(&fake), []);
 }
 
 #[test]
 fn half_a_session_is_not_loaded_as_if_it_were_all() {
-    let time = "2026-01-31T23:59:59.999Z".parse().unwrap();
-    let fake = Fake::start(move |request| match request {
+    let fake = Fake::start(|request| match request {
         Request::Export { .. } => {
-            let message = UserMessage { time, turn: TurnId(1), text: "again".to_owned() };
-            Act::Reply(Reply::Records { records: vec![LogRecord::UserMessage(message)], next: Some(5) })
+            Act::Reply(Reply::Records { records: vec![user_message(TurnId(1), "again")], next: Some(5) })
         }
         other => usual(other).unwrap(),
     });

@@ -6,14 +6,9 @@ mod cli_fake;
 
 use boxmaker::proto::{
     AssistantMessage, CallId, ErrorBody, ErrorCode, Finish, Hit, LogRecord, Reply, Request, SessionInfo,
-    Speaker, Timestamp, TokenIds, ToolCall, ToolOutcome, ToolResult, TurnId, TurnOutcome, TurnUsage,
-    UserMessage,
+    Speaker, TokenIds, ToolCall, ToolOutcome, ToolResult, TurnId, TurnOutcome, TurnUsage,
 };
-use cli_fake::{Act, Fake, info, stderr, stdout, usual};
-
-fn time() -> Timestamp {
-    "2026-01-31T23:59:59.999Z".parse().unwrap()
-}
+use cli_fake::{Act, Fake, info, stderr, stdout, time, user_message, usual};
 
 #[test]
 fn search_prints_passages_and_ends_as_grep_does() {
@@ -115,7 +110,7 @@ fn evil() -> Fake {
         })
     };
     let records = vec![
-        LogRecord::UserMessage(UserMessage { time: time(), turn, text: EVIL.to_owned() }),
+        user_message(turn, EVIL),
         answer("", vec![call]),
         LogRecord::ToolResult(ToolResult {
             time: time(),

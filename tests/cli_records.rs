@@ -11,19 +11,19 @@ use std::time::{Duration, Instant};
 
 use boxmaker::proto::{
     AssistantMessage, ErrorBody, ErrorCode, Finish, LogRecord, Reply, Request, TokenIds, TurnEnd, TurnId,
-    TurnOutcome, UserMessage,
+    TurnOutcome,
 };
-use cli_fake::terminal::PATIENCE;
-use cli_fake::{Act, Fake, end, events, stderr, stdout, text, usual, whole_turn};
+use cli_fake::{
+    Act, Fake, PATIENCE, end, events, interrupt, stderr, stdout, text, time, user_message, usual, whole_turn,
+};
 use expectrl::{Expect as _, Session};
 
 /// A daemon whose sessions have five turns, given two records a page.
 fn with_records() -> Fake {
-    let time = "2026-01-31T23:59:59.999Z".parse().unwrap();
+    let time = time();
     let records: Vec<LogRecord> = (1..=5)
         .map(TurnId)
         .flat_map(|turn| {
-            let message = UserMessage { time, turn, text: format!("question {turn}\x1b[1m") };
             let answer = AssistantMessage {
                 time,
                 turn,
@@ -35,7 +35,8 @@ fn with_records() -> Fake {
                 ids: TokenIds(vec![70_000, 2]),
             };
             let end = TurnEnd { time, turn, outcome: TurnOutcome::Done, detail: None, millis: Some(1) };
-            [LogRecord::UserMessage(message), LogRecord::AssistantMessage(answer), LogRecord::TurnEnd(end)]
+            let message = user_message(turn, &format!("question {turn}\x1b[1m"));
+            [message, LogRecord::AssistantMessage(answer), LogRecord::TurnEnd(end)]
         })
         .collect();
     Fake::start(move |request| match request {
@@ -98,11 +99,9 @@ fn export_writes_a_private_file_once() {
 
 #[test]
 fn a_half_export_does_not_stay() {
-    let time = "2026-01-31T23:59:59.999Z".parse().unwrap();
-    let fake = Fake::start(move |request| match request {
+    let fake = Fake::start(|request| match request {
         Request::Export { from: 0, .. } => {
-            let message = UserMessage { time, turn: TurnId(1), text: "x".into() };
-            Act::Reply(Reply::Records { records: vec![LogRecord::UserMessage(message)], next: Some(1) })
+            Act::Reply(Reply::Records { records: vec![user_message(TurnId(1), "x")], next: Some(1) })
         }
         Request::Export { .. } => Act::Refuse(ErrorBody::new(ErrorCode::Damaged, "0.jsonl:2: no record")),
         other => usual(other).unwrap(),
@@ -140,17 +139,11 @@ fn a_second_ctrl_c_leaves_a_rebase() {
         other => usual(other).unwrap(),
     });
     let mut child = fake.command().args(["rebase", "s1"]).stderr(Stdio::null()).spawn().unwrap();
+    fake.wait_asked(1, |request| matches!(request, Request::Rebase { .. }));
+    interrupt(&child);
+    fake.wait_asked(1, |request| matches!(request, Request::Cancel { .. }));
+    interrupt(&child);
     let until = Instant::now() + PATIENCE;
-    let interrupt = |asked: &dyn Fn(&Request) -> bool| {
-        while !fake.asked().iter().any(asked) {
-            assert!(Instant::now() < until, "{:?}", fake.asked());
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
-        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
-    };
-    interrupt(&|request| matches!(request, Request::Rebase { .. }));
-    interrupt(&|request| matches!(request, Request::Cancel { .. }));
     let status = loop {
         match child.try_wait().unwrap() {
             None if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),

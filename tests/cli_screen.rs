@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use boxmaker::proto::{CallId, EventKind, ToolOutcome, TurnOutcome};
 use cli_fake::terminal::{Terminal, echo, finish, session, slow, waiting};
-use cli_fake::{end, events, text, usage};
+use cli_fake::{PATIENCE, end, events, text, usage};
 use expectrl::Session;
 
 fn a_rich_turn() -> Vec<EventKind> {
@@ -86,8 +86,6 @@ fn prefill_is_one_line_that_is_rewritten() {
 #[test]
 fn no_colour_when_it_is_not_wanted() {
     let fake = waiting(a_rich_turn());
-    let mut terminal = Terminal::start(&fake, &[], 80, 24);
-    drop(terminal);
     let mut command = fake.command();
     command.env("NO_COLOR", "1").args(["send", "x"]);
     let mut session = Session::spawn(command).unwrap();
@@ -95,7 +93,7 @@ fn no_colour_when_it_is_not_wanted() {
     let _ = std::io::Read::read_to_end(&mut session, &mut all);
     let all = String::from_utf8_lossy(&all).replace("\r\x1b[K", "");
     assert!(all.contains("greets") && !all.contains('\x1b'), "{all:?}");
-    terminal = Terminal::start(&fake, &["send", "x"], 80, 24);
+    let mut terminal = Terminal::start(&fake, &["send", "x"], 80, 24);
     terminal.wait_for("greets");
 }
 
@@ -167,7 +165,7 @@ fn without_a_cursor_that_moves_lines_still_are_turns() {
         let mut seen = String::new();
         for (keys, shown) in [("one\n", "You said: one"), ("two\n", "You said: two")] {
             std::io::Write::write_all(&mut session, keys.as_bytes()).unwrap();
-            let until = std::time::Instant::now() + Duration::from_secs(20);
+            let until = std::time::Instant::now() + PATIENCE;
             while !seen.contains(shown) {
                 assert!(std::time::Instant::now() < until, "{seen}");
                 let mut buffer = [0; 1024];
@@ -216,9 +214,9 @@ fn an_answer_is_readable_at_any_width() {
 
 #[test]
 fn what_was_typed_stands_out_and_only_where_colours_are_wanted() {
-    for (colour, begin) in [(true, &["NO_COLOR="][..]), (false, &["NO_COLOR=1"])] {
+    for (colour, begin) in [(true, "NO_COLOR="), (false, "NO_COLOR=1")] {
         let fake = echo();
-        let script = format!("{} exec \"$@\"", begin.concat());
+        let script = format!("{begin} exec \"$@\"");
         let mut terminal = Terminal::start_in(&fake, &script, 80, 24);
         terminal.prompt();
         terminal.keys("hello\r");

@@ -9,7 +9,9 @@ use std::io::Read as _;
 use std::process::Stdio;
 
 use boxmaker::proto::{ErrorBody, ErrorCode, EventKind, Reply, Request, TurnId, TurnOutcome, TurnUsage};
-use cli_fake::{Act, Fake, end, events, info, stderr, stdout, text, turn_reply, usage, usual, whole_turn};
+use cli_fake::{
+    Act, Fake, end, events, info, interrupt, stderr, stdout, text, turn_reply, usage, usual, whole_turn,
+};
 
 /// A daemon whose every turn has these events after its start, and ends so.
 fn answering(kinds: Vec<EventKind>) -> Fake {
@@ -222,8 +224,7 @@ fn ctrl_c_cancels_the_turn_that_was_sent() {
         other => usual(other).unwrap(),
     });
     let child = in_the_middle(&fake);
-    let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+    interrupt(&child);
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
     assert!(matches!(fake.asked().last().unwrap(), Request::Cancel { .. }));
@@ -240,8 +241,7 @@ fn a_turn_whose_end_nobody_saw_is_not_waited_for() {
         other => usual(other).unwrap(),
     });
     let child = in_the_middle(&fake);
-    let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+    interrupt(&child);
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("a part of the turn was missed"), "{}", stderr(&output));

@@ -7,9 +7,9 @@ mod cli_fake;
 
 use std::time::Duration;
 
-use boxmaker::proto::{ErrorBody, ErrorCode, LogRecord, Reply, Request, TurnId, UserMessage};
-use cli_fake::terminal::{PATIENCE, Terminal, echo, finish, session, slow};
-use cli_fake::{Act, Fake, turn_reply, usual, whole_turn};
+use boxmaker::proto::{ErrorBody, ErrorCode, Reply, Request, TurnId};
+use cli_fake::terminal::{Terminal, echo, finish, session, slow};
+use cli_fake::{Act, Fake, turn_reply, user_message, usual, whole_turn};
 
 #[test]
 fn each_line_waits_by_itself_is_shown_and_can_be_taken_away() {
@@ -143,9 +143,8 @@ fn vanishing(arrives: bool) -> Fake {
             Act::Then(turn_reply(session, 3), whole_turn(session, 3, 300, said, &["the answer"]))
         }
         Request::Export { turn: Some(TurnId(2)), .. } if arrives => {
-            let time = "2026-01-31T23:59:59.999Z".parse().unwrap();
-            let message = UserMessage { time, turn: TurnId(2), text: "once only".to_owned() };
-            Act::Reply(Reply::Records { records: vec![LogRecord::UserMessage(message)], next: None })
+            let message = user_message(TurnId(2), "once only");
+            Act::Reply(Reply::Records { records: vec![message], next: None })
         }
         other => usual(other).unwrap(),
     })
@@ -181,10 +180,7 @@ fn a_message_that_is_sent_at_once_is_never_shown_as_waiting() {
     terminal.prompt();
     terminal.keys("hello\r");
     terminal.wait_for("> hello");
-    let until = std::time::Instant::now() + PATIENCE;
-    while fake.sent().is_empty() {
-        assert!(terminal.look() && std::time::Instant::now() < until);
-    }
+    terminal.wait(|_| !fake.sent().is_empty());
     for _ in 0..40 {
         terminal.look();
         assert!(!terminal.contents().contains("waits"), "{}", terminal.contents());
@@ -220,9 +216,8 @@ fn a_busy_session_is_waited_for() {
 fn the_last_exchange_is_there_again() {
     let fake = Fake::start(|request| match request {
         Request::Export { turn: Some(TurnId(1)), .. } => {
-            let time = "2026-01-31T23:59:59.999Z".parse().unwrap();
-            let message = UserMessage { time, turn: TurnId(1), text: "what was it?\x1b[2J".to_owned() };
-            Act::Reply(Reply::Records { records: vec![LogRecord::UserMessage(message)], next: None })
+            let message = user_message(TurnId(1), "what was it?\x1b[2J");
+            Act::Reply(Reply::Records { records: vec![message], next: None })
         }
         other => usual(other).unwrap(),
     });

@@ -9,13 +9,18 @@ pub mod terminal;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use boxmaker::proto::{
-    Certainty, ErrorBody, ErrorCode, Event, EventKind, Finish, Outgoing, PROTOCOL_VERSION, Reply, Request,
-    RequestFrame, SessionId, SessionInfo, SessionState, Snapshot, Timestamp, TurnId, TurnOutcome, Usage,
+    Certainty, ErrorBody, ErrorCode, Event, EventKind, Finish, LogRecord, Outgoing, PROTOCOL_VERSION, Reply,
+    Request, RequestFrame, SessionId, SessionInfo, SessionState, Snapshot, Timestamp, TurnId, TurnOutcome,
+    Usage, UserMessage,
 };
+
+/// How long anything may take: machines are slow at times.
+pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What a scripted daemon does with a request.
 pub enum Act {
@@ -120,6 +125,15 @@ impl Fake {
         self.asked.lock().unwrap().clone()
     }
 
+    /// Waits until this many of what the daemon was asked is of this kind.
+    pub fn wait_asked(&self, times: usize, kind: impl Fn(&Request) -> bool) {
+        let until = Instant::now() + PATIENCE;
+        while self.asked().iter().filter(|request| kind(request)).count() < times {
+            assert!(Instant::now() < until, "not asked for; it was asked {:#?}", self.asked());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// The texts that were sent.
     pub fn sent(&self) -> Vec<String> {
         let text = |r: Request| if let Request::Send { text, .. } = r { Some(text) } else { None };
@@ -135,6 +149,12 @@ pub fn bxctl() -> Command {
     }
     command.env("TERM", "xterm-256color").env("TZ", "UTC");
     command
+}
+
+/// Ctrl-C, as the terminal of `child` sends it.
+pub fn interrupt(child: &Child) {
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
 }
 
 fn serve(stream: &UnixStream, run: &str, log: &Mutex<Vec<Request>>, script: &Mutex<Box<Script>>) {
@@ -217,7 +237,7 @@ pub fn info(id: &str) -> SessionInfo {
         title: None,
         state: SessionState::Ok,
         started: Some("2026-01-30T08:00:00.000Z".parse::<Timestamp>().unwrap()),
-        last: Some("2026-01-31T23:59:59.999Z".parse::<Timestamp>().unwrap()),
+        last: Some(time()),
         messages: 2,
         turns: 1,
         context_n: 340,
@@ -225,6 +245,16 @@ pub fn info(id: &str) -> SessionInfo {
         model: Some("tiny".to_owned()),
         reason: None,
     }
+}
+
+/// When everything in the records of scripted daemons was.
+pub fn time() -> Timestamp {
+    "2026-01-31T23:59:59.999Z".parse().unwrap()
+}
+
+/// The record of a message of the user.
+pub fn user_message(turn: TurnId, text: &str) -> LogRecord {
+    LogRecord::UserMessage(UserMessage { time: time(), turn, text: text.to_owned() })
 }
 
 pub fn turn_reply(session: &SessionId, turn: u64) -> Reply {

@@ -10,10 +10,7 @@ use expectrl::Session;
 use expectrl::process::unix::WaitStatus;
 use expectrl::session::OsSession;
 
-use super::{Act, Fake, end, events, text, turn_reply, usage, usual, whole_turn};
-
-/// How long anything on the screen may take: machines are slow at times.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+use super::{Act, Fake, PATIENCE, end, events, text, turn_reply, usage, usual, whole_turn};
 
 /// A terminal with `bxctl` in it.
 pub struct Terminal {
