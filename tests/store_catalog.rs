@@ -189,15 +189,15 @@ fn only_the_newest_epoch_is_in_memory_and_all_of_them_are_one_chain() {
         assert_eq!((info.turns, info.messages, info.context_n), (2, 5, 6));
 
         // an earlier epoch that was cut, even at a line's end, does not fit the next any more
-        let path = Path::new("/home/sessions/a/0.jsonl");
-        let whole = sim.read(path).unwrap();
+        let path = log_of("a");
+        let whole = sim.read(&path).unwrap();
         let line_end = whole[..whole.len() - 1].iter().rposition(|b| *b == b'\n').unwrap() + 1;
         for cut in [line_end, whole.len() - 5] {
-            sim.put(path, whole[..cut].to_vec());
+            sim.put(&path, whole[..cut].to_vec());
             let error = catalog(&sim).open(&id("a")).await.unwrap_err().to_string();
             assert!(!error.contains("loopd repair") && error.contains("loopd recover a"), "{error}");
         }
-        sim.put(path, whole);
+        sim.put(&path, whole);
         catalog(&sim).open(&id("a")).await.unwrap();
         let rows = catalog(&sim).usage(&id("a")).await.unwrap();
         assert_eq!(rows.iter().map(|row| row.turn.0).collect::<Vec<_>>(), [1, 2]);

@@ -124,10 +124,10 @@ fn what_was_said_is_found_in_every_session() {
         newer.append(LogRecord::Named(name)).await.unwrap();
         drop(newer);
         drop(talk(&sim, "d", &["beans, but damaged"]).await);
-        let path = std::path::Path::new("/home/sessions/d/0.jsonl");
-        let mut bytes = sim.read(path).unwrap();
+        let path = log_of("d");
+        let mut bytes = sim.read(&path).unwrap();
         bytes[200] ^= 1;
-        sim.put(path, bytes);
+        sim.put(&path, bytes);
 
         let search = async |text: &str, session: Option<&str>, most| {
             catalog(&sim).search(text, session.map(id).as_ref(), most).await.unwrap()

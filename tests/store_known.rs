@@ -5,7 +5,6 @@ mod store_support;
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
-use std::path::Path;
 
 use boxmaker::proto::*;
 use boxmaker::store::*;
@@ -195,13 +194,7 @@ fn a_fresh_open_forgets_what_was_only_remembered() {
             drop(session);
             let opened = catalog.open(&id("a")).await.is_ok();
             let known = catalog.info(&id("a")).await.unwrap();
-            assert_eq!(
-                known,
-                Catalog::on(sim.clone(), Path::new(SIM_HOME).into(), OpenOptions::default())
-                    .info(&id("a"))
-                    .await
-                    .unwrap()
-            );
+            assert_eq!(known, store_support::catalog(&sim).info(&id("a")).await.unwrap());
             assert_eq!(opened, known.state != SessionState::Damaged);
             lost += u32::from(known.turns == 0);
         }
