@@ -15,10 +15,6 @@ use support::scripted_server::Script;
 use support::talk::{told, why};
 use support::{skip, wait_until};
 
-fn log_bytes(bench: &Bench, id: &SessionId) -> Vec<u8> {
-    fs::read(bench.home().join("sessions").join(id.as_str()).join("0.jsonl")).unwrap()
-}
-
 /// Sets how large a file of the daemon may grow: beyond it a write fails as on a full disk.
 fn limit_files(bench: &Bench, bytes: Option<u64>) {
     let pid = bench.daemon().pid().to_string();
@@ -33,7 +29,7 @@ fn survives_a_full_disk(bench: &Bench, mut fill: impl FnMut(&Bench), mut free: i
     let mut talk = bench.talk();
     let id = talk.create();
     talk.turn(&id, "Hello");
-    let before = log_bytes(bench, &id);
+    let before = bench.log_bytes(&id);
 
     // a message: refused, not saved, and the model is not asked
     fill(bench);
@@ -41,7 +37,7 @@ fn survives_a_full_disk(bench: &Bench, mut fill: impl FnMut(&Bench), mut free: i
     let error = talk.ask(Request::Send { session: id.clone(), text }).unwrap_err();
     assert_eq!(error.code, ErrorCode::Disk, "{error}");
     assert!(error.message.contains("0.jsonl"), "the file is not named: {error}");
-    assert_eq!(log_bytes(bench, &id), before, "what was there before is there, and nothing else");
+    assert_eq!(bench.log_bytes(&id), before, "what was there before is there, and nothing else");
     assert_eq!(bench.server.completions().len(), 1);
     assert_eq!(talk.usage(&id).len(), 1, "it can be read");
     assert_eq!(talk.info(&id).state, SessionState::Ok);
@@ -79,7 +75,7 @@ fn survives_a_full_disk(bench: &Bench, mut fill: impl FnMut(&Bench), mut free: i
     });
     let detail = detail.unwrap();
     assert!((ended || detail.starts_with("interrupted: ")) && detail.contains("0.jsonl"), "{detail}");
-    assert!(log_bytes(bench, &id).starts_with(&before));
+    assert!(bench.log_bytes(&id).starts_with(&before));
 }
 
 #[test]
@@ -87,7 +83,7 @@ fn a_disk_that_takes_no_more_is_survived_without_a_restart() {
     let bench = Bench::start("");
     let log = |bench: &Bench| {
         let id = &bench.sessions()[0];
-        u64::try_from(log_bytes(bench, id).len()).unwrap()
+        u64::try_from(bench.log_bytes(id).len()).unwrap()
     };
     survives_a_full_disk(
         &bench,
@@ -135,7 +131,7 @@ fn a_file_system_mounted_read_only_is_a_definite_refusal() {
         Err(why) => return skip(&format!("no folder can be mounted here: {why}")),
     };
     mounted.remount("bind,ro").unwrap();
-    let before = log_bytes(&bench, &id);
+    let before = bench.log_bytes(&id);
     bench.start_daemon();
     let mut talk = bench.talk();
     let requests = [
@@ -151,7 +147,7 @@ fn a_file_system_mounted_read_only_is_a_definite_refusal() {
         assert!(!error.message.contains("unknown"), "it is known: {error}");
     }
     assert_eq!(talk.info(&id).state, SessionState::Ok);
-    assert_eq!(log_bytes(&bench, &id), before);
+    assert_eq!(bench.log_bytes(&id), before);
     // without a restart
     mounted.remount("bind,rw").unwrap();
     talk.attach(&id, None);

@@ -4,10 +4,9 @@
 
 mod support;
 
-use std::fs;
 use std::time::{Duration, Instant};
 
-use boxmaker::proto::{EventKind, Request, SessionId, SessionState, ToolOutcome};
+use boxmaker::proto::{EventKind, Request, SessionState, ToolOutcome};
 use support::bench::{Bench, HELLO, STAND_IN, next};
 use support::scripted_server::{Script, find_call};
 use support::slow_tool::{SLOW, begun, runs};
@@ -18,10 +17,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 fn prefill(kind: &EventKind) -> bool {
     matches!(kind, EventKind::Prefill { .. })
-}
-
-fn log_bytes(bench: &Bench, id: &SessionId) -> Vec<u8> {
-    fs::read(bench.home().join("sessions").join(id.as_str()).join("0.jsonl")).unwrap()
 }
 
 #[test]
@@ -187,7 +182,7 @@ fn killed_at_any_moment_the_log_is_a_beginning_of_the_whole_one() {
         talk.begin(Request::Send { session: id.clone(), text });
         let begin = Instant::now();
         // once the log has so many lines: between two appends, or in the middle of one
-        while log_bytes(&bench, &id).iter().filter(|byte| **byte == b'\n').count() < 1 + round / 2 {
+        while bench.log_bytes(&id).iter().filter(|byte| **byte == b'\n').count() < 1 + round / 2 {
             assert!(begin.elapsed() < PATIENCE, "{:#?}", bench.log(&id));
         }
         bench.kill_daemon();

@@ -10,7 +10,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use support::bench::Bench;
-use support::daemon::{Daemon, Ran, Watched, bxctl, socket_in};
+use support::daemon::{Daemon, Ran, bxctl, socket_in};
+use support::rig::finished;
 use support::scripted_server::Script;
 use support::wait_until;
 
@@ -90,17 +91,15 @@ fn a_damaged_session_is_named_with_its_way_out_and_hides_no_other() {
     let bench = Bench::start("");
     bench.server.push(Script::say("one"));
     bench.server.push(Script::say("two"));
-    let first = Watched::new(bxctl(&socket_in(bench.dir()), &["send", "--new", "--json", "first"]))
-        .until("turn_end", 1);
+    let first = finished(&bench.ctl(&["send", "--new", "--json", "first"]));
     let good = bench.ctl(&["send", "--new", "second"]);
     assert_eq!(good.code, 0, "{good:?}");
     let id = first[0]["session"].as_str().unwrap();
-    let log = bench.home().join("sessions").join(id).join("0.jsonl");
+    let log = bench.log_path(&id.parse().unwrap());
     let whole = fs::read(&log).unwrap();
     let mut bytes = whole.clone();
     bytes[300] ^= 1;
     fs::write(&log, bytes).unwrap();
-    // a fresh daemon reads it from the disk
     let ran = bench.ctl(&["sessions"]);
     assert_eq!(ran.code, 0, "{ran:?}");
     assert!(

@@ -214,10 +214,7 @@ fn a_daemon_that_ends_or_is_killed_while_it_asks_never_runs_it() {
     let why = info.reason.unwrap();
     assert!(why.contains("call 2 (call_tool) had not started and will not"), "{why}");
     assert!(why.contains("if it waited for an approval, nobody is asked any more"), "{why}");
-    let listed = support::daemon::Ran::new(
-        support::daemon::bxctl(&support::daemon::socket_in(bench.dir()), &["sessions"]),
-        None,
-    );
+    let listed = bench.ctl(&["sessions"]);
     assert!(listed.out.contains("call 2 (call_tool) had not started"), "{listed:?}");
     assert_eq!(talk.approve(&id, 2, Decision::Allow).unwrap_err().code, ErrorCode::Nothing);
     talk.attach(&id, None);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use boxmaker::proto::{ErrorCode, EventKind, Incoming, Reply, Request, SessionId, SessionState};
+use boxmaker::proto::{ErrorCode, EventKind, Incoming, Reply, Request, SessionState};
 
 use boxmaker::store::{Access, Storage as _, StorageFile as _, Uring};
 
@@ -54,10 +54,6 @@ fn on_ext4() -> Result<OnExt4, String> {
     Ok(OnExt4 { bench, mounts, below })
 }
 
-fn log_of(home: &Path, id: &SessionId) -> Vec<u8> {
-    fs::read(home.join("sessions").join(id.as_str()).join("0.jsonl")).unwrap()
-}
-
 #[test]
 fn a_disk_that_fails_below_its_file_system() {
     let OnExt4 { mut bench, mut mounts, below } = match on_ext4() {
@@ -69,7 +65,7 @@ fn a_disk_that_fails_below_its_file_system() {
     talk.turn(&id, "Hello");
     talk.turn(&other, "Hello there");
     run("sync", &["-f", bench.home().to_str().unwrap()]).unwrap();
-    let before = log_of(bench.home(), &id);
+    let before = bench.log_bytes(&id);
 
     // nothing more can be written below: EIO at the sync, and then a file system that is read-only
     assert!(fs::write(below.join("filler"), vec![0; 32 << 20]).is_err());
@@ -106,7 +102,7 @@ fn a_disk_that_fails_below_its_file_system() {
     }
     let listed = talk.ask(Request::List {}).expect("sessions are listed");
     assert!(matches!(listed, Reply::Sessions { ref sessions } if sessions.len() == 2), "{listed:?}");
-    assert!(log_of(bench.home(), &id).starts_with(&before));
+    assert!(bench.log_bytes(&id).starts_with(&before));
 
     // the disk is mended: whatever was told is there, and both sessions go on
     drop(talk);
@@ -117,7 +113,7 @@ fn a_disk_that_fails_below_its_file_system() {
     let mended = Command::new("e2fsck").arg("-fy").arg(&image).output().unwrap();
     println!("{}", String::from_utf8_lossy(&mended.stdout));
     mounts.0.push(Mounted::image(&image, bench.home()).unwrap());
-    assert!(log_of(bench.home(), &id).starts_with(&before), "what was told is gone");
+    assert!(bench.log_bytes(&id).starts_with(&before), "what was told is gone");
     bench.start_daemon();
     let mut talk = bench.talk();
     for session in [&id, &other] {
@@ -203,7 +199,7 @@ fn a_file_system_that_turned_read_only_while_its_logs_were_open() {
     let mut talk = bench.talk();
     let id = talk.create();
     talk.turn(&id, "Hello");
-    let before = log_of(bench.home(), &id);
+    let before = bench.log_bytes(&id);
     if let Err(reason) = breaks(&below, bench.home()) {
         return skip(&format!("no ext4 can be broken here: {reason}"));
     }
@@ -219,7 +215,7 @@ fn a_file_system_that_turned_read_only_while_its_logs_were_open() {
     }
     assert_eq!(talk.usage(&id).len(), 1, "it can be read");
     assert_eq!(talk.info(&id).state, SessionState::Ok);
-    assert_eq!(log_of(bench.home(), &id), before);
+    assert_eq!(bench.log_bytes(&id), before);
     drop(talk);
     bench.kill_daemon();
     drop(mounts);
@@ -235,7 +231,7 @@ fn a_file_system_that_stands_still() {
     let mut talk = bench.talk();
     let id = talk.create();
     talk.turn(&id, "Hello");
-    let before = log_of(&home, &id);
+    let before = bench.log_bytes(&id);
     if let Err(reason) = run("fsfreeze", &["-f", home.to_str().unwrap()]) {
         return skip(&format!("no file system can be frozen here: {reason}"));
     }
@@ -258,7 +254,7 @@ fn a_file_system_that_stands_still() {
     };
     println!("a sync waits for {age} ms");
     assert!(matches!(other.ask(Request::List {}), Ok(Reply::Sessions { .. })));
-    assert_eq!(log_of(&home, &id), before, "nothing is told that is not on the disk");
+    assert_eq!(bench.log_bytes(&id), before, "nothing is told that is not on the disk");
     assert_eq!(bench.server.completions().len(), 1, "the model is not asked before the message is durable");
 
     run("fsfreeze", &["-u", home.to_str().unwrap()]).unwrap();
@@ -291,7 +287,7 @@ fn a_log_that_is_a_device_without_an_end() {
     talk.turn(&id, "Hello");
     talk.turn(&other, "Hello there");
     bench.kill_daemon();
-    let log = bench.home().join("sessions").join(id.as_str()).join("0.jsonl");
+    let log = bench.log_path(&id);
     let over = match Mounted::bind(Path::new("/dev/full"), &log) {
         Ok(mounted) => mounted,
         Err(reason) => return skip(&format!("nothing can be mounted here: {reason}")),

@@ -68,7 +68,7 @@ fn ends(mut child: Child, what: &str) {
 
 /// What must be true after every blow. `before` are the log's bytes as they were before the turn.
 fn check(bench: &Bench, id: &SessionId, before: &[u8], text: &str, output: &Path) {
-    let log = fs::read(bench.home().join("sessions").join(id.as_str()).join("0.jsonl")).unwrap();
+    let log = bench.log_bytes(id);
     assert!(log.starts_with(before), "what was told is gone");
     let words = bench.log(id);
     let saved = words.iter().find(|word| word.ends_with(&format!(": {text}")));
@@ -133,7 +133,7 @@ fn no_blow_loses_a_record_runs_a_tool_twice_or_hangs_a_client() {
     let output = bench.dir().join("told");
     let (mut torn, mut hit, mut took) = (0, [0; 5], [Duration::ZERO; 5]);
     for n in 0..times {
-        let before = fs::read(bench.home().join("sessions").join(id.as_str()).join("0.jsonl")).unwrap();
+        let before = bench.log_bytes(&id);
         for (name, text) in [("one", n), ("two", n)] {
             let call = installed_call("note", &format!("{{\"text\": \"{name}-{text}\"}}"));
             bench.server.push(Script::say(&call));

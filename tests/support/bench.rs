@@ -151,10 +151,19 @@ impl Bench {
         self.records(session).iter().map(in_words).collect()
     }
 
+    /// The log of the session's first epoch.
+    pub fn log_path(&self, session: &SessionId) -> PathBuf {
+        self.home.join("sessions").join(session.as_str()).join("0.jsonl")
+    }
+
+    /// The bytes of the log of the session's first epoch.
+    pub fn log_bytes(&self, session: &SessionId) -> Vec<u8> {
+        fs::read(self.log_path(session)).expect("read the log")
+    }
+
     /// The kinds of the session's records, an append each.
     pub fn appends(&self, session: &SessionId) -> Vec<Vec<String>> {
-        let path = self.home.join("sessions").join(session.as_str()).join("0.jsonl");
-        let text = fs::read_to_string(path).expect("read the log");
+        let text = fs::read_to_string(self.log_path(session)).expect("read the log");
         let (mut appends, mut kinds) = (Vec::new(), Vec::new());
         for line in text.lines() {
             let line: Value = serde_json::from_str(line).expect("each line is JSON");
