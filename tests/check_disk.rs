@@ -11,6 +11,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use support::daemon::loopd;
 use support::mounted::{Mounted, run};
 use support::skip;
 
@@ -60,9 +61,7 @@ fn said_of(what: &Path, home: &Path, slot_dir: Option<&Path>) -> Vec<String> {
         config += &format!("slot_dir = {slots:?}\n");
     }
     fs::write(dir.path().join("loopd.toml"), config).unwrap();
-    let mut check = Command::new(env!("CARGO_BIN_EXE_loopd"));
-    check.arg("check").arg("--config").arg(dir.path().join("loopd.toml"));
-    let output = check.output().unwrap();
+    let output = loopd(dir.path(), "check", &[]).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "the server is not there: {output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
     let of_it = |line: &&str| line.starts_with("# ") && line.contains(&*what.to_string_lossy());

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use support::daemon::{Daemon, Ran};
+use support::daemon::{Daemon, Ran, loopd};
 use support::real_server::Kind;
 use support::rig::Rig;
 
@@ -30,19 +30,12 @@ fn check(command: Command) -> Vec<String> {
     lines
 }
 
-fn check_command(dir: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_loopd"));
-    command.arg("check").arg("--config").arg(dir.join("loopd.toml"));
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
 /// The findings about this rig, with no daemon running.
 fn findings(rig: &mut Rig) -> Vec<String> {
     if let Some(daemon) = rig.daemon.take() {
         daemon.kill();
     }
-    check(check_command(rig.dir()))
+    check(loopd(rig.dir(), "check", &[]))
 }
 
 #[track_caller]
@@ -82,7 +75,7 @@ fn a_good_server_is_tried_out_and_left_as_it_was() {
     // a conversation is not thrown away, nor is a daemon that serves disturbed
     rig.start_daemon();
     let (id, _) = rig.first_turn("Hello.");
-    assert_found(&check(check_command(rig.dir())), "ok  ", "was not tried out", "");
+    assert_found(&check(loopd(rig.dir(), "check", &[])), "ok  ", "was not tried out", "");
     assert_found(&findings(&mut rig), "ok  ", "tokens of a conversation, so it was not tried out", "");
     rig.start_daemon();
     rig.turn(&id, "Thank you.");
@@ -243,7 +236,7 @@ fn a_home_in_memory_is_found() {
 fn small_limits_of_the_kernel_are_found() {
     let Some(mut rig) = Rig::start_kind(SHORT, TINY) else { return };
     rig.daemon.take().unwrap().kill();
-    let plain = check_command(rig.dir());
+    let plain = loopd(rig.dir(), "check", &[]);
     let mut limited = Command::new("sh");
     limited
         .args(["-c", "ulimit -n 64; ulimit -f 1000; exec \"$@\"", "sh"])

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use boxmaker::proto::{Digest, ErrorCode, LogRecord, Request, SessionId, SessionState, TurnId};
 use support::bench::Bench;
+use support::daemon::loopd;
 use support::mounted::Mounted;
 use support::scripted_server::Script;
 use support::talk::{told, why};
@@ -163,9 +164,7 @@ fn a_file_system_mounted_read_only_is_a_definite_refusal() {
 fn only_a_home_that_is_read_only_itself_is_said_to_be() {
     let bench = Bench::start("");
     let said = || {
-        let mut check = Command::new(env!("CARGO_BIN_EXE_loopd"));
-        check.arg("check").arg("--config").arg(bench.dir().join("loopd.toml"));
-        let found = check.output().unwrap();
+        let found = loopd(bench.dir(), "check", &[]).output().unwrap();
         let found = String::from_utf8(found.stdout).unwrap();
         assert!(found.contains(&format!("home {} is on ", bench.home().display())), "{found}");
         found.contains("mounted read-only")

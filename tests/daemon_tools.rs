@@ -5,11 +5,10 @@
 mod support;
 
 use std::fs;
-use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 use support::bench::Bench;
-use support::daemon::Ran;
+use support::daemon::{Ran, loopd};
 use support::scripted_server::{Script, find_call};
 
 fn hostile() -> &'static str {
@@ -30,10 +29,7 @@ fn tables() -> String {
 
 /// `loopd tools` with the bench's configuration.
 fn tools(bench: &Bench, arguments: &[&str]) -> Ran {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_loopd"));
-    command.arg("tools").arg("--config").arg(bench.dir().join("loopd.toml")).args(arguments);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    Ran::new(command, None)
+    Ran::new(loopd(bench.dir(), "tools", arguments), None)
 }
 
 fn check(bench: &Bench) {

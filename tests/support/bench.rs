@@ -6,13 +6,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use boxmaker::proto::{BaselineContent, Epoch, Finish, LogRecord, SessionId, ToolOutcome, UsageTable};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::daemon::{Daemon, Ran, bxctl, socket_in};
+use super::daemon::{Daemon, Ran, bxctl, loopd, socket_in};
 use super::mounted;
 use super::scripted_server::{EOG, ScriptedServer, text_of, tokens_of};
 use super::talk::Talk;
@@ -124,9 +123,8 @@ impl Bench {
 
     /// Runs `loopd repair --yes`, which must go well; gives what it said.
     pub fn repair(&self, session: &SessionId) -> String {
-        let mut repair = Command::new(env!("CARGO_BIN_EXE_loopd"));
-        repair.args(["repair", session.as_str(), "--yes", "--config"]).arg(self.dir().join("loopd.toml"));
-        mounted::run(&mut repair).expect("the session is repaired")
+        mounted::run(&mut loopd(self.dir(), "repair", &[session.as_str(), "--yes"]))
+            .expect("the session is repaired")
     }
 
     /// The session's records over all epochs, read from the disk.

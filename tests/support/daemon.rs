@@ -113,6 +113,14 @@ pub fn bxctl(socket: &Path, arguments: &[&str]) -> Command {
     command
 }
 
+/// A command of `loopd` other than `serve`, with the configuration `loopd.toml` in `dir`.
+pub fn loopd(dir: &Path, command: &str, arguments: &[&str]) -> Command {
+    let mut loopd = Command::new(env!("CARGO_BIN_EXE_loopd"));
+    loopd.arg(command).arg("--config").arg(dir.join("loopd.toml")).args(arguments);
+    loopd.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    loopd
+}
+
 /// What a run of `bxctl` left.
 #[derive(Debug)]
 pub struct Ran {
