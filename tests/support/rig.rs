@@ -210,14 +210,7 @@ impl Rig {
     pub fn assert_nothing_evaluated_twice(&self, session: &str, turns: usize) {
         let rows = self.usage(session);
         assert_eq!(rows.len(), turns, "{rows:#?}");
-        for row in &rows {
-            let n = |key: &str| row[key].as_u64().unwrap_or_else(|| panic!("no number {key} in {row:#?}"));
-            assert_eq!(n("lost_n"), 0, "tokens were evaluated again: {rows:#?}");
-            // the token sampled last before was never evaluated; of each completion that is one at most
-            let spare = n("completions").max(1);
-            assert!(n("prompt_n") <= n("new_n") + spare, "more than what is new: {rows:#?}");
-            assert!(row["seconds"].as_f64().is_some_and(|s| s >= 0.0), "{row:#?}");
-        }
+        nothing_evaluated_twice(session, &rows);
     }
 
     /// What was acknowledged before is still there, byte for byte, and at the same place.
@@ -237,6 +230,18 @@ pub fn finished(ran: &Ran) -> Vec<Value> {
     assert!(end["outcome"] == "done" || end["outcome"] == "limit", "{ran:?}");
     assert_eq!(ran.code, code, "{ran:?}");
     events
+}
+
+/// The promise, in these rows of a session's usage.
+pub fn nothing_evaluated_twice(session: &str, rows: &[Value]) {
+    for row in rows {
+        let n = |key: &str| row[key].as_u64().unwrap_or_else(|| panic!("no number {key} in {row:#?}"));
+        assert_eq!(n("lost_n"), 0, "tokens were evaluated again in {session}: {rows:#?}");
+        // the token sampled last before was never evaluated; of each completion that is one at most
+        let spare = n("completions").max(1);
+        assert!(n("prompt_n") <= n("new_n") + spare, "more than what is new in {session}: {rows:#?}");
+        assert!(row["seconds"].as_f64().is_some_and(|s| s >= 0.0), "{row:#?}");
+    }
 }
 
 /// The answer's text in a turn's events.
