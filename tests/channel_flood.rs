@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use boxmaker::channel::{ChannelLimits, Client};
 use boxmaker::proto::{EventKind, Phase, Request};
-use channel_support::{Daemon, LONG, Raw, id, resident, run};
+use channel_support::memory::memory;
+use channel_support::{Daemon, LONG, Raw, id, run};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use proptest::prelude::*;
@@ -84,7 +85,7 @@ fn a_stopped_client_holds_up_nobody_and_costs_no_memory() {
         let mut healthy = daemon.client().await;
         healthy.request(attach()).await.unwrap();
         daemon.begin("s");
-        let (before, seen) = (resident(), Cell::new(0));
+        let (before, seen) = (memory("self", "VmRSS"), Cell::new(0));
         let publish = async {
             for n in 1..=EVENTS {
                 daemon.say("s", &"x".repeat(200));
@@ -93,7 +94,7 @@ fn a_stopped_client_holds_up_nobody_and_costs_no_memory() {
                     tokio::time::sleep(Duration::from_micros(1)).await;
                 }
             }
-            let grown = resident().saturating_sub(before);
+            let grown = memory("self", "VmRSS").saturating_sub(before);
             assert!(grown < 8 << 20, "{grown} bytes for {EVENTS} events of 300 bytes");
             kill(pid, Signal::SIGCONT).unwrap();
             daemon.end("s");

@@ -15,6 +15,8 @@ mod append;
 mod growth;
 mod listing;
 mod measure;
+#[path = "../support/memory.rs"]
+mod memory;
 mod open;
 mod place;
 mod report;

@@ -177,14 +177,9 @@ fn memory(home: &Path) -> (u64, u64) {
 /// The other process: opens the long session and prints by how many bytes its memory grew at most.
 pub fn tell(home: &Path) {
     let runtime = Uring::runtime().expect("io_uring");
+    let high_water = || crate::memory::memory("self", "VmHWM");
     let before = high_water();
     let session = runtime.block_on(Session::open(home, &"long".parse().unwrap())).expect("it opens");
     println!("{}", high_water() - before);
     drop(session);
-}
-
-fn high_water() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").expect("read its status");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a line VmHWM");
-    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
 }

@@ -10,6 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
+use crate::memory::memory;
 use crate::scripted_server::ScriptedServer;
 use crate::talk::Talk;
 
@@ -103,15 +104,8 @@ impl Daemon {
 
     /// Its memory in use (`VmRSS`) and the part of it that is its own, in bytes.
     pub fn memory(&self) -> (u64, u64) {
-        let of = |path: String, name: &str| {
-            let text = fs::read_to_string(path).expect("read its memory");
-            let line = text.lines().find_map(|line| line.strip_prefix(name)).expect("its line");
-            line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
-        };
-        (
-            of(format!("/proc/{}/status", self.pid()), "VmRSS:"),
-            of(format!("/proc/{}/status", self.pid()), "RssAnon:"),
-        )
+        let pid = self.pid().to_string();
+        (memory(&pid, "VmRSS"), memory(&pid, "RssAnon"))
     }
 
     /// The processor time that it has used.

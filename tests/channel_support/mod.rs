@@ -1,6 +1,9 @@
 //! A daemon with a toy service, and a client that can misbehave.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+#[path = "../support/memory.rs"]
+pub mod memory;
+
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -208,11 +211,4 @@ impl Raw {
         let answer = self.ask(r#"{"id":77,"request":"metrics"}"#).await;
         assert_eq!((&answer["id"], &answer["ok"]["text"]), (&77.into(), &"fine".into()), "{answer}");
     }
-}
-
-/// Memory in use, in bytes.
-pub fn resident() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }

@@ -11,6 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
+use super::memory::memory;
 use super::wait_until;
 
 /// How long a daemon may take to start or to end.
@@ -67,9 +68,7 @@ impl Daemon {
 
     /// Its memory in use, in kilobytes (`VmRSS`).
     pub fn rss_kb(&self) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("read its status");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line VmRSS");
-        line.trim().trim_end_matches(" kB").parse().expect("a whole number")
+        memory(&self.pid().to_string(), "VmRSS") / 1024
     }
 
     /// Ends it with SIGKILL.

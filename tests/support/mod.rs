@@ -5,6 +5,8 @@
 
 pub mod bench;
 pub mod daemon;
+#[allow(clippy::duplicate_mod, reason = "tests of tools have it by itself")]
+pub mod memory;
 pub mod mounted;
 pub mod parts;
 #[allow(missing_docs, clippy::duplicate_mod)]

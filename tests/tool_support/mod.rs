@@ -3,6 +3,10 @@
 #![allow(dead_code, reason = "each test crate uses its own part of this")]
 #![allow(missing_docs, reason = "tests")]
 
+#[allow(clippy::duplicate_mod, reason = "some tests have it by way of support, too")]
+#[path = "../support/memory.rs"]
+mod process_memory;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -101,9 +105,7 @@ pub async fn gone(pid: i32) {
     panic!("process {pid} is left running");
 }
 
-/// How much memory this process has by a line of its status (`VmRSS` now, `VmHWM` at most ever), in bytes.
-pub fn memory(name: &str) -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
-    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+/// How much memory this process has by a line of its status, in bytes.
+pub fn memory(line: &str) -> u64 {
+    process_memory::memory("self", line)
 }
