@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::measure::{Pair, Times, ours_first};
+use crate::measure::{Pair, Times};
 use crate::place::{Place, settle};
 use crate::report::Row;
 use crate::sessions::{self, Shape};
@@ -35,14 +35,7 @@ pub fn rows() -> Vec<Row> {
     let mut pair = Pair::default();
     for round in 0..ROUNDS {
         // the first round's files were read a moment ago: all are in the page cache
-        let (ours, reference) = if ours_first(round) {
-            let ours = run(place.bxctl(&["sessions"]));
-            (ours, wc(&logs))
-        } else {
-            let reference = wc(&logs);
-            (run(place.bxctl(&["sessions"])), reference)
-        };
-        pair.push(ours, reference);
+        pair.measure(round, || run(place.bxctl(&["sessions"])), || wc(&logs));
     }
     let mut latest = Times::default();
     let mut talk = place.talk();

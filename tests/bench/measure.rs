@@ -83,6 +83,23 @@ impl Pair {
         self.round(ours, reference);
     }
 
+    /// Takes a round of which each side is one time, and begins with the one whose turn it is.
+    pub fn measure(
+        &mut self,
+        round: usize,
+        ours: impl FnOnce() -> Duration,
+        reference: impl FnOnce() -> Duration,
+    ) {
+        let (ours, reference) = if ours_first(round) {
+            let ours = ours();
+            (ours, reference())
+        } else {
+            let reference = reference();
+            (ours(), reference)
+        };
+        self.push(ours, reference);
+    }
+
     /// The median of the rounds' ratios.
     pub fn ratio(&self) -> f64 {
         median(self.ratios.clone())

@@ -9,7 +9,7 @@ use boxmaker::proto::{Digest, Finish, Line, SessionId, ToolCall, ToolOutcome, Tu
 use boxmaker::store::{Session, Uring};
 use serde::Deserialize;
 
-use crate::measure::{Pair, Times, ours_first, shown};
+use crate::measure::{Pair, Times, shown};
 use crate::report::Row;
 use crate::sessions::{self, Shape};
 
@@ -104,19 +104,19 @@ pub fn rows(home: &Path) -> Vec<Row> {
     let dir = home.join("sessions/long");
     let mut pair = Pair::default();
     for round in 0..7 {
-        let mut took = [Duration::ZERO; 2];
-        let mut kept = [0; 2];
-        for turn in 0..2 {
-            if (turn == 0) == ours_first(round) {
-                (kept[1], took[1]) = open("long");
-            } else {
-                let began = Instant::now();
-                kept[0] = plain(&dir, LONG.epochs);
-                took[0] = began.elapsed();
-            }
-        }
-        assert_eq!(kept[0], kept[1], "both keep the newest epoch");
-        pair.push(took[1], took[0]);
+        let (mut kept, mut parsed) = (0, 0);
+        let ours = || {
+            let took;
+            (kept, took) = open("long");
+            took
+        };
+        let reference = || {
+            let began = Instant::now();
+            parsed = plain(&dir, LONG.epochs);
+            began.elapsed()
+        };
+        pair.measure(round, ours, reference);
+        assert_eq!(kept, parsed, "both keep the newest epoch");
     }
     let faster = 1.0 / pair.ratio();
     let speed = bytes as f64 / 1e6 / pair.ours.median().as_secs_f64();
