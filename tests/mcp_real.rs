@@ -7,28 +7,15 @@ mod support;
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use boxmaker::proto::{SessionId, ToolOutcome};
 use support::bench::Bench;
+use support::parts::mcp_servers;
 use support::scripted_server::{Script, find_call, installed_call};
 use support::talk::{Talk, told, why};
 use support::wait_until;
-
-/// Where the servers are; the test is skipped where they are not.
-fn servers() -> Option<PathBuf> {
-    match std::env::var_os("BOXMAKER_MCP_SERVERS") {
-        Some(path) => Some(path.into()),
-        None => {
-            support::skip(
-                "BOXMAKER_MCP_SERVERS is not set: it names the folder that tests/tools/get-mcp-servers fills",
-            );
-            None
-        }
-    }
-}
 
 /// A turn in which the model says these things one after the other; the results.
 fn turn(bench: &Bench, talk: &mut Talk, id: &SessionId, said: &[String]) -> Vec<(ToolOutcome, String)> {
@@ -42,7 +29,7 @@ fn turn(bench: &Bench, talk: &mut Talk, id: &SessionId, said: &[String]) -> Vec<
 
 #[test]
 fn the_reference_server_over_its_standard_input_and_output() {
-    let Some(servers) = servers() else { return };
+    let Some(servers) = mcp_servers() else { return };
     let bench = Bench::start_with("", |_| {
         format!(
             "[tools.mcp.every]\ncommand = {node:?}\nargs = [{script:?}, \"stdio\"]\npolicy = \"allow\"\n",
@@ -63,7 +50,7 @@ fn the_reference_server_over_its_standard_input_and_output() {
 
 #[test]
 fn the_reference_server_over_http() {
-    let Some(servers) = servers() else { return };
+    let Some(servers) = mcp_servers() else { return };
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let mut server = Http::start(&servers, port);
     let bench = Bench::start_with("", |_| {
@@ -151,7 +138,7 @@ fn everything(bench: &Bench, talk: &mut Talk, id: &SessionId) {
 
 #[test]
 fn the_file_server_within_its_walls() {
-    let Some(servers) = servers() else { return };
+    let Some(servers) = mcp_servers() else { return };
     let bench = Bench::start_with("", |dir| {
         for name in ["notes", "secret"] {
             fs::create_dir(dir.join(name)).unwrap();

@@ -12,7 +12,7 @@ mod support;
 mod tool_support;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use boxmaker::proto::ToolOutcome;
 use boxmaker::tool::{
@@ -52,11 +52,7 @@ fn everything(place: &Place, servers: &Path, flags: &[&str]) -> Registry {
 
 #[test]
 fn node_runs_without_its_compiler_and_says_what_to_do_with_it() {
-    let Some(servers) = std::env::var_os("BOXMAKER_MCP_SERVERS").map(PathBuf::from) else {
-        return support::skip(
-            "BOXMAKER_MCP_SERVERS is not set: it names the folder that tests/tools/get-mcp-servers fills",
-        );
-    };
+    let Some(servers) = support::parts::mcp_servers() else { return };
     if !forbid_generated_code() {
         return support::skip_everywhere("this kernel cannot forbid generated code to a process");
     }

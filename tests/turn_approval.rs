@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use boxmaker::proto::{
     Decision, ErrorCode, EventKind, LogRecord, Phase, Reply, SessionId, SessionState, ToolOutcome,
 };
-use support::bench::{Bench, HELLO};
+use support::bench::{Bench, HELLO, begun_with};
 use support::scripted_server::{Script, installed_call};
 use support::talk::{Talk, told, why};
 use support::wait_until;
@@ -30,11 +30,9 @@ fn note(dir: &Path, unattended: &str) -> String {
 }
 
 fn begun(limits: &str, unattended: &str) -> (Bench, Talk, SessionId) {
-    let bench = Bench::start_with(limits, |dir| note(dir, unattended));
-    let mut talk = bench.talk();
-    let id = talk.create();
-    bench.server.push(Script::say(&installed_call("note", CALLED)));
-    (bench, talk, id)
+    let begun = begun_with(limits, |dir| note(dir, unattended));
+    begun.0.server.push(Script::say(&installed_call("note", CALLED)));
+    begun
 }
 
 fn runs(bench: &Bench) -> usize {

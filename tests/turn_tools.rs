@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use boxmaker::proto::{SessionId, ToolOutcome};
-use support::bench::{Bench, HELLO};
+use support::bench::{Bench, HELLO, begun_with};
 use support::scripted_server::{Script, installed_call, tool_call};
 use support::talk::{Talk, told, why};
 
@@ -24,10 +24,7 @@ fn note(dir: &Path) -> String {
 }
 
 fn begun(limits: &str) -> (Bench, Talk, SessionId) {
-    let bench = Bench::start_with(limits, note);
-    let mut talk = bench.talk();
-    let id = talk.create();
-    (bench, talk, id)
+    begun_with(limits, note)
 }
 
 /// What was noted, a line a run.

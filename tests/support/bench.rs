@@ -482,7 +482,12 @@ fn check_extends(before: &[u32], now: &[u32]) {
 
 /// A bench, a client and a session without a turn.
 pub fn begun(limits: &str) -> (Bench, Talk, SessionId) {
-    let bench = Bench::start(limits);
+    begun_with(limits, |_| String::new())
+}
+
+/// The same, with tables that depend on the folder.
+pub fn begun_with(limits: &str, tables: impl FnOnce(&Path) -> String) -> (Bench, Talk, SessionId) {
+    let bench = Bench::start_with(limits, tables);
     let mut talk = bench.talk();
     let id = talk.create();
     (bench, talk, id)

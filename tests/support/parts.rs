@@ -31,6 +31,15 @@ pub fn part(variable: &str) -> Option<PathBuf> {
     Some(path)
 }
 
+/// Where the MCP servers that others wrote are; `None` when the test is skipped.
+pub fn mcp_servers() -> Option<PathBuf> {
+    let servers = std::env::var_os("BOXMAKER_MCP_SERVERS").map(PathBuf::from);
+    if servers.is_none() {
+        skip("BOXMAKER_MCP_SERVERS is not set: it names the folder that tests/tools/get-mcp-servers fills");
+    }
+    servers
+}
+
 /// Says that the running test cannot run here, and why. The caller returns.
 ///
 /// # Panics

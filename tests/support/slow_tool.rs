@@ -5,7 +5,7 @@ use std::path::Path;
 
 use boxmaker::proto::SessionId;
 
-use super::bench::Bench;
+use super::bench::{Bench, begun_with};
 use super::talk::Talk;
 
 /// A tool that notes that it began, and then takes its time.
@@ -22,10 +22,7 @@ pub const SLOW: &str = "<tool_call>\n{\"name\": \"slow\", \"arguments\": {}}\n</
 
 /// A bench with that tool, a client and a session; `limits` are lines for `[limits]`.
 pub fn begun(limits: &str) -> (Bench, Talk, SessionId) {
-    let bench = Bench::start_with(limits, slow);
-    let mut talk = bench.talk();
-    let id = talk.create();
-    (bench, talk, id)
+    begun_with(limits, slow)
 }
 
 /// How often the tool was started.
