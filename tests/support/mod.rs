@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 pub mod bench;
+mod checks;
 pub mod daemon;
 #[allow(clippy::duplicate_mod, reason = "tests of tools have it by itself")]
 pub mod memory;
