@@ -6,11 +6,11 @@ use super::args::{Approve, Attach, Delete, Fork, Rename, YesNo};
 use super::asking::{self, Said};
 use super::error::CliError;
 use super::follow::{INTERRUPTED, Output, json_line};
-use super::link::{Arrival, Link, unexpected};
+use super::link::{Arrival, Link};
 use super::lists::print;
 use super::pen::Pen;
 use super::text;
-use crate::proto::{CallId, Decision, Reply, Request, SessionInfo, TurnId};
+use crate::proto::{CallId, Decision, Request, SessionInfo, TurnId};
 
 /// `bxctl attach`: shows what happens in a session until the user ends it.
 ///
@@ -97,12 +97,7 @@ pub async fn warn_if_shared(link: &mut Link, pen: &mut Pen, name: Option<&str>) 
 /// [`Link::ask`]'s: there may be no such turn.
 pub async fn fork(link: &mut Link, options: Fork) -> Result<(), CliError> {
     let info = link.choose(options.session.as_deref()).await?;
-    let turn = options.turn.map(TurnId);
-    let request = Request::Fork { session: info.id.clone(), turn, name: options.name.clone() };
-    let forked = match link.ask(request).await? {
-        Reply::Session { info, .. } => info,
-        reply => return Err(unexpected(&reply)),
-    };
+    let (forked, _) = link.fork(&info.id, options.turn.map(TurnId), options.name.clone()).await?;
     let first = match forked.turns {
         1 => "first turn".to_owned(),
         turns => format!("first {turns} turns"),

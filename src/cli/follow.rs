@@ -9,13 +9,11 @@ use tokio::time::{Instant, sleep};
 use super::asking::{self, Asking};
 use super::error::{CliError, status};
 use super::keys::Pressed;
-use super::link::{Arrival, Link, unexpected};
+use super::link::{Arrival, Link};
 use super::pen::Pen;
 use super::text;
 use super::view::View;
-use crate::proto::{
-    Certainty, ErrorCode, Event, EventKind, Phase, Reply, Request, SessionId, TurnId, TurnOutcome,
-};
+use crate::proto::{Certainty, ErrorCode, Event, EventKind, Phase, Request, SessionId, TurnId, TurnOutcome};
 
 /// Within this time a second Ctrl-C quits.
 pub const QUIT_WITHIN: Duration = Duration::from_secs(2);
@@ -348,9 +346,8 @@ pub(super) async fn cancel(
 /// Whether the turn has an end in the log; of no turn in particular: it has.
 async fn has_ended(link: &mut Link, session: &SessionId, turn: Option<TurnId>) -> Result<bool, CliError> {
     let Some(turn) = turn else { return Ok(true) };
-    match link.ask(Request::Usage { session: session.clone() }).await {
-        Ok(Reply::Usage { turns }) => Ok(turns.iter().any(|row| row.turn == turn && row.outcome.is_some())),
-        Ok(reply) => Err(unexpected(&reply)),
+    match link.usage(session).await {
+        Ok(turns) => Ok(turns.iter().any(|row| row.turn == turn && row.outcome.is_some())),
         Err(CliError::NoDaemon(_)) => Ok(false),
         Err(e) => Err(e),
     }

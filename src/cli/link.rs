@@ -14,7 +14,8 @@ use super::pen::Pen;
 use super::text;
 use crate::channel::{Client, ClientError};
 use crate::proto::{
-    ErrorBody, ErrorCode, Event, EventKind, Position, Reply, Request, SessionId, SessionInfo,
+    ErrorBody, ErrorCode, Event, EventKind, Position, Reply, Request, SessionId, SessionInfo, TurnId,
+    TurnUsage,
 };
 
 /// How long a lost daemon is waited for.
@@ -123,7 +124,8 @@ impl Link {
         }
         match self.ask(Request::Resolve { text: text.to_owned() }).await {
             Err(CliError::Refused(body)) if !body.candidates.is_empty() => {
-                let sessions = self.described(&body.candidates).await?;
+                let mut sessions = self.sessions().await?;
+                sessions.retain(|info| body.candidates.contains(&info.id));
                 let why = format!("{text:?} can mean {} sessions; give an id, or more of it", sessions.len());
                 Err(CliError::Ambiguous(why, sessions))
             }
@@ -131,12 +133,13 @@ impl Link {
         }
     }
 
-    async fn described(&mut self, ids: &[SessionId]) -> Result<Vec<SessionInfo>, CliError> {
+    /// Every session, newest first.
+    ///
+    /// # Errors
+    /// [`Link::ask`]'s.
+    pub async fn sessions(&mut self) -> Result<Vec<SessionInfo>, CliError> {
         match self.ask(Request::List {}).await? {
-            Reply::Sessions { mut sessions } => {
-                sessions.retain(|info| ids.contains(&info.id));
-                Ok(sessions)
-            }
+            Reply::Sessions { sessions } => Ok(sessions),
             reply => Err(unexpected(&reply)),
         }
     }
@@ -224,6 +227,41 @@ impl Link {
     /// [`Link::ask`]'s.
     pub async fn open(&mut self, id: &SessionId) -> Result<(SessionInfo, Vec<String>), CliError> {
         session(self.ask(Request::Open { session: id.clone() }).await?)
+    }
+
+    /// A new session from the turns of another up to `turn`, else up to the newest that has ended; as [`Link::open`].
+    ///
+    /// # Errors
+    /// [`Link::ask`]'s.
+    pub async fn fork(
+        &mut self,
+        id: &SessionId,
+        turn: Option<TurnId>,
+        name: Option<String>,
+    ) -> Result<(SessionInfo, Vec<String>), CliError> {
+        session(self.ask(Request::Fork { session: id.clone(), turn, name }).await?)
+    }
+
+    /// Asks for a turn, by a message or without one.
+    ///
+    /// # Errors
+    /// [`Link::ask`]'s.
+    pub async fn begin(&mut self, request: Request) -> Result<TurnId, CliError> {
+        match self.ask(request).await? {
+            Reply::Turn { turn, .. } => Ok(turn),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
+    /// What each turn of a session cost, oldest first.
+    ///
+    /// # Errors
+    /// [`Link::ask`]'s.
+    pub async fn usage(&mut self, id: &SessionId) -> Result<Vec<TurnUsage>, CliError> {
+        match self.ask(Request::Usage { session: id.clone() }).await? {
+            Reply::Usage { turns } => Ok(turns),
+            reply => Err(unexpected(&reply)),
+        }
     }
 
     /// Watches a session from now on, instead of the one watched before; tells whether a turn runs.

@@ -23,10 +23,7 @@ use crate::proto::{
 /// # Errors
 /// [`Link::ask`]'s, or when the output cannot be written.
 pub async fn sessions(link: &mut Link, options: &Sessions) -> Result<(), CliError> {
-    let sessions = match link.ask(Request::List {}).await? {
-        Reply::Sessions { sessions } => sessions,
-        reply => return Err(unexpected(&reply)),
-    };
+    let sessions = link.sessions().await?;
     if options.complete {
         return print(&completions::choices(&sessions));
     }
@@ -133,19 +130,8 @@ pub fn session_lines(sessions: &[SessionInfo], width: Option<usize>) -> Vec<Stri
 /// [`Link::ask`]'s, or when the output cannot be written.
 pub async fn usage(link: &mut Link, session: Option<&str>, json: bool) -> Result<(), CliError> {
     let info = link.choose(session).await?;
-    let turns = usage_of(link, &info.id).await?;
+    let turns = link.usage(&info.id).await?;
     if json { json_line(&turns) } else { print(&usage_lines(&info, &turns, pen::columns())) }
-}
-
-/// What each turn of a session cost.
-///
-/// # Errors
-/// [`Link::ask`]'s.
-pub async fn usage_of(link: &mut Link, session: &SessionId) -> Result<Vec<TurnUsage>, CliError> {
-    match link.ask(Request::Usage { session: session.clone() }).await? {
-        Reply::Usage { turns } => Ok(turns),
-        reply => Err(unexpected(&reply)),
-    }
 }
 
 /// `bxctl metrics`.

@@ -6,9 +6,9 @@ use super::args::{Retry, Send};
 use super::care::called;
 use super::error::CliError;
 use super::follow::{Interrupts, Nobody, Output, follow};
-use super::link::{Link, unexpected};
+use super::link::Link;
 use super::pen::Pen;
-use crate::proto::{Reply, Request, SessionInfo};
+use crate::proto::{Request, SessionInfo};
 
 /// The longest message read from the standard input, in bytes; the daemon's own limit is lower.
 const STDIN_BYTES: u64 = 64 << 20;
@@ -54,10 +54,7 @@ async fn one_turn(link: &mut Link, info: &SessionInfo, request: Request, json: b
     }
     // first attach, then ask: so no event of the turn is missed
     link.watch(&info.id).await?;
-    let turn = match link.ask(request).await? {
-        Reply::Turn { turn, .. } => turn,
-        reply => return Err(unexpected(&reply)),
-    };
+    let turn = link.begin(request).await?;
     pen.note(&format!("session {}, turn {turn}", called(info)))?;
     // from here on Ctrl-C cancels the turn
     let mut interrupts = Interrupts::new()?;

@@ -11,7 +11,6 @@ use super::args::{Export, Format, Show};
 use super::error::CliError;
 use super::html::Page;
 use super::link::{Link, unexpected};
-use super::lists::usage_of;
 use super::pen::Ability;
 use super::text;
 use super::transcript::{Markdown, Transcript};
@@ -98,7 +97,7 @@ async fn write_export(
         Format::Html => {
             let show = |piece: String| if safe { text::block(&piece) } else { piece };
             let mut page = Page::default();
-            let usage = usage_of(link, &info.id).await?;
+            let usage = link.usage(&info.id).await?;
             out.write_all(show(page.head(info, &usage)).as_bytes())?;
             each_record(link, &info.id, None, |record| {
                 Ok(out.write_all(show(page.record(record)).as_bytes())?)

@@ -5,14 +5,14 @@ use super::{Chat, Over, unless_quit};
 use crate::cli::care::warn_if_shared;
 use crate::cli::error::CliError;
 use crate::cli::follow::Output;
-use crate::cli::link::{ASK_AGAIN, Created, state_dir, unexpected};
-use crate::cli::lists::{session_lines, usage_lines, usage_of};
+use crate::cli::link::{ASK_AGAIN, Created, state_dir};
+use crate::cli::lists::{session_lines, usage_lines};
 use crate::cli::pen::Ability;
 use crate::cli::search::{find, lines};
 use crate::cli::show::each_record;
 use crate::cli::transcript::Transcript;
 use crate::cli::{asking, rebase, text};
-use crate::proto::{Decision, Reply, Request, SessionInfo, TurnId};
+use crate::proto::{Decision, Request, SessionInfo, TurnId};
 
 /// Passages that a search in a chat shows.
 const FOUND: u64 = 20;
@@ -91,13 +91,8 @@ impl Chat<'_> {
     }
 
     pub(super) async fn sessions(&mut self) -> Result<Over, CliError> {
-        match self.ask(Request::List {}).await? {
-            Reply::Sessions { sessions } => {
-                let lines = session_lines(&sessions, Some(self.pen.width()));
-                self.lines(&lines)
-            }
-            reply => Err(unexpected(&reply)),
-        }
+        let sessions = unless_quit(&mut self.interrupts, self.link.sessions()).await?;
+        self.lines(&session_lines(&sessions, Some(self.pen.width())))
     }
 
     pub(super) async fn search(&mut self, words: &str) -> Result<Over, CliError> {
@@ -120,11 +115,9 @@ impl Chat<'_> {
     }
 
     pub(super) async fn fork(&mut self, turn: Option<u64>) -> Result<Over, CliError> {
-        let request = Request::Fork { session: self.info.id.clone(), turn: turn.map(TurnId), name: None };
-        match self.ask(request).await? {
-            Reply::Session { info, differs } => self.enter(info, &differs).await,
-            reply => Err(unexpected(&reply)),
-        }
+        let forked = self.link.fork(&self.info.id, turn.map(TurnId), None);
+        let (info, differs) = unless_quit(&mut self.interrupts, forked).await?;
+        self.enter(info, &differs).await
     }
 
     /// While the model server is away it is asked again, until Ctrl-C: nothing is made before.
@@ -168,13 +161,14 @@ impl Chat<'_> {
     }
 
     pub(super) async fn usage(&mut self) -> Result<Over, CliError> {
-        let turns = usage_of(self.link, &self.info.id).await?;
+        let turns = self.link.usage(&self.info.id).await?;
         let lines = usage_lines(&self.info, &turns, Some(self.pen.width()));
         self.lines(&lines)
     }
 
     pub(super) async fn rename(&mut self, name: &str) -> Result<Over, CliError> {
-        self.ask(Request::Rename { session: self.info.id.clone(), name: name.to_owned() }).await?;
+        let request = Request::Rename { session: self.info.id.clone(), name: name.to_owned() };
+        unless_quit(&mut self.interrupts, self.link.ask(request)).await?;
         self.info.name = Some(name.to_owned());
         self.pen.note(&format!("this session is \"{}\" now", text::line(name)))?;
         warn_if_shared(self.link, &mut self.pen, Some(name)).await?;

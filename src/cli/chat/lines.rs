@@ -4,10 +4,10 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader, Stdin};
 
 use crate::cli::error::{CliError, status};
 use crate::cli::follow::{Ending, Interrupts, Nobody, Output, follow};
-use crate::cli::link::{Link, unexpected};
+use crate::cli::link::Link;
 use crate::cli::pen::Pen;
 use crate::cli::text;
-use crate::proto::{Reply, Request, SessionInfo};
+use crate::proto::{Request, SessionInfo};
 
 /// The longest line, in bytes; the daemon's own limit is lower.
 const LINE_BYTES: u64 = 64 << 20;
@@ -55,10 +55,7 @@ async fn turn(
     info: &SessionInfo,
     text: String,
 ) -> Result<Ending, CliError> {
-    let turn = match link.ask(Request::Send { session: info.id.clone(), text }).await? {
-        Reply::Turn { turn, .. } => turn,
-        reply => return Err(unexpected(&reply)),
-    };
+    let turn = link.begin(Request::Send { session: info.id.clone(), text }).await?;
     output.own_turn(turn);
     let ending = follow(link, pen, output, interrupts, &mut Nobody, (&info.id, Some(turn))).await?;
     pen.end_answer()?;

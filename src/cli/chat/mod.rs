@@ -21,7 +21,7 @@ use super::link::{Arrival, Link, state_dir};
 use super::lists::session_lines;
 use super::pen::{Ability, Pen};
 use super::text;
-use crate::proto::{CallId, EventKind, Reply, Request, SessionInfo, SessionState};
+use crate::proto::{CallId, EventKind, SessionInfo, SessionState};
 use commands::{Meaning, help, meaning};
 use desk::Desk;
 use input::Typed;
@@ -255,11 +255,6 @@ impl<'a> Chat<'a> {
             }
             other => other,
         }
-    }
-
-    /// Asks; a second Ctrl-C ends the waiting.
-    async fn ask(&mut self, request: Request) -> Result<Reply, CliError> {
-        unless_quit(&mut self.interrupts, self.link.ask(request)).await
     }
 
     fn greet(&mut self, differs: &[String]) -> Result<(), CliError> {

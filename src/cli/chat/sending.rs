@@ -2,12 +2,11 @@
 
 use super::outbox::Waiting;
 use super::prompt::PROMPT;
-use super::{Chat, Over};
+use super::{Chat, Over, unless_quit};
 use crate::cli::error::{CliError, status};
 use crate::cli::follow::{Ending, INTERRUPTED, follow};
-use crate::cli::link::unexpected;
 use crate::cli::show::each_record;
-use crate::proto::{ErrorCode, LogRecord, Reply, Request, TurnId, TurnOutcome};
+use crate::proto::{ErrorCode, LogRecord, Request, TurnId, TurnOutcome};
 
 impl Chat<'_> {
     /// Takes note of a turn's number.
@@ -42,15 +41,14 @@ impl Chat<'_> {
         self.desk.sending = true;
         self.saved(|chat| chat.desk.outbox.mark(Some(chat.last_turn)))?;
         let request = Request::Send { session: self.info.id.clone(), text: text.clone() };
-        let reply = self.ask(request).await;
+        let begun = self.begin(request).await;
         self.desk.sending = false;
-        match reply {
-            Ok(Reply::Turn { turn, .. }) => {
+        match begun {
+            Ok(turn) => {
                 self.flows = true;
                 self.saved(|chat| chat.desk.outbox.remove(0).map(drop))?;
                 self.begun(turn).await
             }
-            Ok(reply) => Err(unexpected(&reply)),
             Err(CliError::Refused(body)) if body.code == ErrorCode::Busy => {
                 // goes when that turn has ended
                 self.flows = true;
@@ -107,10 +105,13 @@ impl Chat<'_> {
 
     /// `/retry`
     pub(super) async fn retry(&mut self) -> Result<Over, CliError> {
-        match self.ask(Request::Retry { session: self.info.id.clone() }).await? {
-            Reply::Turn { turn, .. } => self.begun(turn).await,
-            reply => Err(unexpected(&reply)),
-        }
+        let turn = self.begin(Request::Retry { session: self.info.id.clone() }).await?;
+        self.begun(turn).await
+    }
+
+    /// Asks for a turn; a second Ctrl-C ends the waiting.
+    async fn begin(&mut self, request: Request) -> Result<TurnId, CliError> {
+        unless_quit(&mut self.interrupts, self.link.begin(request)).await
     }
 
     async fn begun(&mut self, turn: TurnId) -> Result<Over, CliError> {
