@@ -107,12 +107,17 @@ impl<'a> Asking<'a> {
         }
     }
 
-    /// Takes a line as the answer, if it is one.
+    /// Sends the answer; where what was typed is none, asks again.
     ///
     /// # Errors
     /// As [`decide`].
-    pub async fn answered(&mut self, link: &mut Link, pen: &mut Pen, line: &str) -> Result<(), CliError> {
-        match (answer(line), self.stands) {
+    pub async fn answered(
+        &mut self,
+        link: &mut Link,
+        pen: &mut Pen,
+        decision: Option<Decision>,
+    ) -> Result<(), CliError> {
+        match (decision, self.stands) {
             (Some(decision), Some(call)) => decide(link, pen, self.session, call, decision).await,
             (None, Some(_)) => prompt(pen, ""),
             (_, None) => Ok(()),

@@ -13,7 +13,9 @@ use super::link::{Arrival, Link};
 use super::pen::Pen;
 use super::text;
 use super::view::View;
-use crate::proto::{Certainty, ErrorCode, Event, EventKind, Phase, Request, SessionId, TurnId, TurnOutcome};
+use crate::proto::{
+    Certainty, Decision, ErrorCode, Event, EventKind, Phase, Request, SessionId, TurnId, TurnOutcome,
+};
 
 /// Within this time a second Ctrl-C quits.
 pub const QUIT_WITHIN: Duration = Duration::from_secs(2);
@@ -154,7 +156,7 @@ pub trait Aside {
 }
 
 /// What the user wishes about the turn.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wish {
     /// Nothing.
     Nothing,
@@ -162,8 +164,8 @@ pub enum Wish {
     Press,
     /// To go away, while the turn goes on.
     Detach,
-    /// To answer the question that stands.
-    Answer(String),
+    /// To answer the question that stands; without a decision it is asked again.
+    Answer(Option<Decision>),
 }
 
 /// Nobody types.
@@ -207,7 +209,7 @@ pub async fn follow(
                 Wish::Nothing => continue,
                 Wish::Press => Next::Pressed(interrupts.pressed()),
                 Wish::Detach => return Ok(Ending::Detached),
-                Wish::Answer(line) => Next::Answered(line),
+                Wish::Answer(decision) => Next::Answered(decision),
             },
             pressed = asking.pressed() => match pressed {
                 Pressed::Detach => return Ok(Ending::Detached),
@@ -215,15 +217,15 @@ pub async fn follow(
                     asking::prompt(pen, &typed)?;
                     continue;
                 }
-                Pressed::Answer(line) => Next::Answered(line),
+                Pressed::Answer(line) => Next::Answered(asking::answer(&line)),
             },
             // its end is under way; if it does not come, it came before anybody looked
             () = sleep(END_TIME), if nothing_runs => return told_missed(pen, session),
         };
         let arrival = match next {
             Next::Arrived(arrival) => arrival,
-            Next::Answered(line) => {
-                asking.answered(link, pen, &line).await?;
+            Next::Answered(decision) => {
+                asking.answered(link, pen, decision).await?;
                 continue;
             }
             Next::Pressed(Press::Quit) => return Ok(Ending::Quit),
@@ -275,7 +277,7 @@ pub async fn follow(
 enum Next {
     Arrived(Arrival),
     Pressed(Press),
-    Answered(String),
+    Answered(Option<Decision>),
 }
 
 /// Whether an event says that nothing runs in its session.

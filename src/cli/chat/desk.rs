@@ -11,7 +11,6 @@ use crate::cli::error::CliError;
 use crate::cli::follow::{Aside, Wish};
 use crate::cli::pen::{Pen, is_dumb};
 use crate::cli::text;
-use crate::proto::Decision;
 
 /// Waiting messages that are shown at the prompt.
 const SHOWN: usize = 5;
@@ -119,10 +118,10 @@ impl Desk {
     fn line(&mut self, line: &str, pen: &mut Pen) -> io::Result<Wish> {
         let answers = self.question && !std::mem::take(&mut self.typed_before);
         match meaning(line) {
-            Meaning::Decide(decision) if self.question => return Ok(Wish::Answer(word(decision).to_owned())),
+            Meaning::Decide(decision) if self.question => return Ok(Wish::Answer(Some(decision))),
             Meaning::Decide(_) => pen.warn("no call waits for a decision")?,
-            Meaning::Message(message) if answers && asking::answer(message).is_some() => {
-                return Ok(Wish::Answer(message.to_owned()));
+            Meaning::Message(message) if answers && let Some(decision) = asking::answer(message) => {
+                return Ok(Wish::Answer(Some(decision)));
             }
             Meaning::Empty => {}
             Meaning::Message(message) => self.wait(message, pen)?,
@@ -136,15 +135,7 @@ impl Desk {
             }
         }
         // what was written took the question's place
-        Ok(if self.question { Wish::Answer(String::new()) } else { Wish::Nothing })
-    }
-}
-
-/// The answer that a decision is.
-fn word(decision: Decision) -> &'static str {
-    match decision {
-        Decision::Allow => "yes",
-        Decision::Deny => "no",
+        Ok(if self.question { Wish::Answer(None) } else { Wish::Nothing })
     }
 }
 
