@@ -1,4 +1,4 @@
-//! Looking after sessions: `attach`, `cancel`, `approve`, `rename`, `delete`.
+//! Looking after sessions: `attach`, `cancel`, `approve`, `rename`, `fork`, `delete`.
 
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 
@@ -133,7 +133,7 @@ fn confirm(info: &SessionInfo) -> Result<(), CliError> {
     let mut answer = String::new();
     let read = io::stdin().lock().read_line(&mut answer);
     read.map_err(|e| CliError::Failed(format!("cannot read the answer: {e}")))?;
-    if matches!(answer.trim().to_lowercase().as_str(), "y" | "yes") {
+    if asking::answer(&answer) == Some(Decision::Allow) {
         Ok(())
     } else {
         Err(CliError::Failed("not deleted".to_owned()))
