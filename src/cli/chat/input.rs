@@ -55,14 +55,13 @@ impl Input {
     pub fn start() -> Result<Self, CliError> {
         let failed = |e: &dyn std::fmt::Display| CliError::Failed(format!("cannot use the terminal: {e}"));
         let line = PromptLine::new(Ability::of(&io::stdout()).colour);
-        let continuations = Continuations { line: Some(line.clone()), ..Continuations::default() };
-        let editor = editor(line.clone(), &continuations).map_err(|e| failed(&e))?;
+        let continuations = Continuations { line: line.clone(), ..Continuations::default() };
+        let editor = editor(&continuations).map_err(|e| failed(&e))?;
         let (ask, asked) = mpsc::channel();
         let (typed_in, typed) = tokio_mpsc::unbounded_channel();
-        let shared = line.clone();
         std::thread::Builder::new()
             .name("input".to_owned())
-            .spawn(move || edit(editor, (&shared, &continuations), &asked, &typed_in))
+            .spawn(move || edit(editor, &continuations, &asked, &typed_in))
             .map_err(|e| failed(&e))?;
         interrupts_come_here(false).map_err(|e| failed(&e))?;
         Ok(Self { ask, typed, line, asked: false })
@@ -114,7 +113,7 @@ fn interrupts_come_here(may: bool) -> nix::Result<()> {
 
 type LineEditor = Editor<PromptLine, FileHistory>;
 
-fn editor(line: PromptLine, continuations: &Continuations) -> rustyline::Result<LineEditor> {
+fn editor(continuations: &Continuations) -> rustyline::Result<LineEditor> {
     let config = Config::builder()
         .max_history_size(HISTORY_LINES)?
         .history_ignore_dups(true)?
@@ -122,6 +121,7 @@ fn editor(line: PromptLine, continuations: &Continuations) -> rustyline::Result<
         .color_mode(ColorMode::Forced)
         .bracketed_paste(true)
         .build();
+    let line = &continuations.line;
     let mut editor = LineEditor::with_config(config)?;
     editor.set_helper(Some(line.clone()));
     editor.bind_sequence(KeyEvent(KeyCode::Enter, Modifiers::ALT), EventHandler::Simple(Cmd::Newline));
@@ -135,7 +135,7 @@ fn editor(line: PromptLine, continuations: &Continuations) -> rustyline::Result<
         }
         editor.bind_sequence(
             KeyEvent::ctrl('Z'),
-            EventHandler::Conditional(Box::new(Suspend { line, before: Mutex::new(before) })),
+            EventHandler::Conditional(Box::new(Suspend { line: line.clone(), before: Mutex::new(before) })),
         );
     }
     Ok(editor)
@@ -166,7 +166,7 @@ fn quiet(mut modes: Termios) -> io::Result<()> {
 struct Continuations {
     all: Arc<Mutex<Vec<String>>>,
     // is told when a line is taken
-    line: Option<PromptLine>,
+    line: PromptLine,
 }
 
 impl Continuations {
@@ -193,9 +193,7 @@ impl ConditionalEventHandler for Continuations {
     fn handle(&self, _: &Event, _: RepeatCount, _: bool, context: &EventContext) -> Option<Cmd> {
         let (line, at) = (context.line(), context.pos());
         if !(line.ends_with('\\') && at == line.len()) {
-            if let Some(line) = &self.line {
-                line.closing();
-            }
+            self.line.closing();
             return None;
         }
         self.all().push(line.to_owned());
@@ -231,10 +229,11 @@ impl ConditionalEventHandler for Suspend {
 
 fn edit(
     mut editor: LineEditor,
-    (line, continuations): (&PromptLine, &Continuations),
+    continuations: &Continuations,
     asked: &mpsc::Receiver<String>,
     typed: &tokio_mpsc::UnboundedSender<Typed>,
 ) {
+    let line = &continuations.line;
     // without a file, what was typed is remembered as long as the conversation
     let history = history_file().ok();
     if let Some(path) = &history {
