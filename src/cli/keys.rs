@@ -37,6 +37,20 @@ impl Drop for Restore {
     }
 }
 
+/// Lets keys come one by one, and not be shown.
+pub fn key_by_key(modes: &mut Termios) {
+    modes.local_flags.remove(LocalFlags::ICANON | LocalFlags::ECHO);
+    set_special(modes, Special::VMIN, 1);
+    set_special(modes, Special::VTIME, 0);
+}
+
+/// Sets a special key, or how many keys are waited for.
+pub fn set_special(modes: &mut Termios, which: Special, value: u8) {
+    if let Some(place) = modes.control_chars.get_mut(which as usize) {
+        *place = value;
+    }
+}
+
 /// The keyboard, read key by key and without echo. Ctrl-C and Ctrl-Z still are signals.
 pub struct Keys {
     // a terminal opened anew: it can be made non-blocking without doing so to the standard input
@@ -66,12 +80,7 @@ impl Keys {
         let path = nix::unistd::ttyname(io::stdin()).unwrap_or_else(|_| "/dev/tty".into());
         let terminal = pipe::OpenOptions::new().unchecked(true).open_receiver(path)?;
         let mut modes = restore.0.clone();
-        modes.local_flags.remove(LocalFlags::ICANON | LocalFlags::ECHO);
-        for (index, value) in [(Special::VMIN, 1), (Special::VTIME, 0)] {
-            if let Some(slot) = modes.control_chars.get_mut(index as usize) {
-                *slot = value;
-            }
-        }
+        key_by_key(&mut modes);
         tcsetattr(io::stdin(), SetArg::TCSANOW, &modes)?;
         Ok(Self { terminal, _restore: restore, typed: Typed::default() })
     }

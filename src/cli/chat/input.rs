@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
 use nix::sys::signal::{SigSet, Signal, raise};
 use nix::sys::termios::{
-    _POSIX_VDISABLE, InputFlags, LocalFlags, SetArg, SpecialCharacterIndices, Termios, tcgetattr, tcsetattr,
+    _POSIX_VDISABLE, InputFlags, SetArg, SpecialCharacterIndices, Termios, tcgetattr, tcsetattr,
 };
 use rustyline::error::ReadlineError;
 use rustyline::history::FileHistory;
@@ -21,6 +21,7 @@ use tokio::sync::mpsc as tokio_mpsc;
 use super::prompt::{PROMPT, PromptLine};
 use super::screen::columns;
 use crate::cli::error::CliError;
+use crate::cli::keys::{key_by_key, set_special};
 use crate::cli::link::state_dir;
 use crate::cli::pen::{Ability, is_dumb};
 
@@ -144,18 +145,9 @@ fn editor(continuations: &Continuations) -> rustyline::Result<LineEditor> {
 /// Between two prompts, too, keys are not shown, and Enter, Ctrl-D and Ctrl-Z are what they are at the prompt: keys that
 /// wait for it.
 fn quiet(mut modes: Termios) -> io::Result<()> {
-    modes.local_flags.remove(LocalFlags::ECHO | LocalFlags::ICANON);
+    key_by_key(&mut modes);
     modes.input_flags.remove(InputFlags::ICRNL);
-    let keys = [
-        (SpecialCharacterIndices::VSUSP, _POSIX_VDISABLE),
-        (SpecialCharacterIndices::VMIN, 1),
-        (SpecialCharacterIndices::VTIME, 0),
-    ];
-    for (key, value) in keys {
-        if let Some(place) = modes.control_chars.get_mut(key as usize) {
-            *place = value;
-        }
-    }
+    set_special(&mut modes, SpecialCharacterIndices::VSUSP, _POSIX_VDISABLE);
     Ok(tcsetattr(io::stdin(), SetArg::TCSANOW, &modes)?)
 }
 
