@@ -174,10 +174,7 @@ impl Layout {
         if self.verbatim {
             return self.runs.push(c, style);
         }
-        let width = match c {
-            '\t' => TAB.saturating_sub(self.column.checked_rem(TAB).unwrap_or(0)),
-            c => c.width().unwrap_or(0),
-        };
+        let width = width_at(c, self.column);
         let fits = self.column.saturating_add(width) <= measure;
         if c == ' ' || c == '\t' {
             if self.full || !fits {
@@ -259,6 +256,15 @@ impl Layout {
         self.row.clear();
         (self.column, self.opening, self.full) = (0, 0, false);
         self.untaken = None;
+    }
+}
+
+/// Columns that a character takes which begins in this column.
+#[must_use]
+pub fn width_at(c: char, column: usize) -> usize {
+    match c {
+        '\t' => TAB.saturating_sub(column.checked_rem(TAB).unwrap_or(0)),
+        c => c.width().unwrap_or(0),
     }
 }
 

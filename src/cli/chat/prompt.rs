@@ -19,7 +19,7 @@ use rustyline::hint::Hinter;
 use rustyline::validate::Validator;
 use unicode_width::UnicodeWidthChar;
 
-use crate::cli::layout::{Layout, Style};
+use crate::cli::layout::{Layout, Style, width_at};
 use crate::cli::text;
 
 /// The prompt.
@@ -27,9 +27,6 @@ pub const PROMPT: &str = "> ";
 
 /// What takes a line that is not ended away again.
 const TAKE_BACK: &str = "\r\x1b[K";
-
-/// Columns between two stops of the tabulator.
-const TAB: usize = 8;
 
 /// The bottom of the screen; shared by the editor's thread and the conversation.
 #[derive(Clone, Default)]
@@ -310,10 +307,7 @@ fn position(start: (usize, usize), text: &str, columns: usize) -> (usize, usize)
             (row, column) = (row.saturating_add(1), 0);
             continue;
         }
-        let width = match c {
-            '\t' => TAB.saturating_sub(column.checked_rem(TAB).unwrap_or(0)),
-            c => c.width().unwrap_or(0),
-        };
+        let width = width_at(c, column);
         column = column.saturating_add(width);
         if column > columns {
             (row, column) = (row.saturating_add(1), width);
