@@ -13,6 +13,9 @@ use super::text::{self, Sanitiser};
 /// Columns to assume where nothing tells them.
 pub const DEFAULT_COLUMNS: usize = 80;
 
+/// What takes a line that is not ended away again.
+pub const TAKE_BACK: &str = "\r\x1b[K";
+
 /// What a place to write to can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ability {
@@ -300,12 +303,12 @@ impl Pen {
         let cut = text::cut(&text::line(note), self.width());
         let styled = Layout::whole(&cut, style, self.err_can.colour, None);
         self.progress = true;
-        self.write_notes(&format!("\r\x1b[K{styled}"))
+        self.write_notes(&format!("{TAKE_BACK}{styled}"))
     }
 
     fn clear_progress(&mut self) -> io::Result<()> {
         if std::mem::take(&mut self.progress) {
-            self.write_notes("\r\x1b[K")?;
+            self.write_notes(TAKE_BACK)?;
         }
         Ok(())
     }

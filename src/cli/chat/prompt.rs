@@ -20,13 +20,11 @@ use rustyline::validate::Validator;
 use unicode_width::UnicodeWidthChar;
 
 use crate::cli::layout::{Layout, Style, width_at};
+use crate::cli::pen::TAKE_BACK;
 use crate::cli::text;
 
 /// The prompt.
 pub const PROMPT: &str = "> ";
-
-/// What takes a line that is not ended away again.
-const TAKE_BACK: &str = "\r\x1b[K";
 
 /// The bottom of the screen; shared by the editor's thread and the conversation.
 #[derive(Clone, Default)]
