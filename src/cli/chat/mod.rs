@@ -132,29 +132,32 @@ impl<'a> Chat<'a> {
             let over = if self.goes_on() {
                 let sent = self.send_first(true).await;
                 self.told(sent)?
+            } else if let Some(typed) = self.prompt().await? {
+                self.typed(typed).await?
             } else {
-                match self.prompt().await? {
-                    None => None,
-                    Some(Typed::Line(line)) => {
-                        // where the prompt stays, the line is there already
-                        if self.desk.moves && !line.trim().is_empty() {
-                            self.pen.message(PROMPT, &line)?;
-                        }
-                        self.line(&line).await?
-                    }
-                    Some(Typed::Interrupt(_)) => match self.interrupts.pressed() {
-                        Press::Quit => Some(status::CANCELLED),
-                        Press::Cancel => {
-                            self.pen.note(AGAIN_QUITS)?;
-                            None
-                        }
-                    },
-                    Some(Typed::End) => Some(self.leave()?),
-                }
+                None
             };
             if let Some(code) = over {
                 return Ok(code);
             }
+        }
+    }
+
+    /// Deals with what was typed at the prompt.
+    async fn typed(&mut self, typed: Typed) -> Result<Over, CliError> {
+        match typed {
+            Typed::Line(line) => {
+                // where the prompt stays, the line is there already
+                if self.desk.moves && !line.trim().is_empty() {
+                    self.pen.message(PROMPT, &line)?;
+                }
+                self.line(&line).await
+            }
+            Typed::Interrupt(_) => match self.interrupts.pressed() {
+                Press::Quit => Ok(Some(status::CANCELLED)),
+                Press::Cancel => Ok(self.pen.note(AGAIN_QUITS).map(|()| None)?),
+            },
+            Typed::End => self.leave().map(Some),
         }
     }
 
