@@ -8,22 +8,21 @@ use crate::proto::{CallId, Decision, ToolOutcome};
 /// The tool's own name and arguments. What the model wrote otherwise is given back as it is.
 #[must_use]
 pub fn shown(name: &str, arguments: &str) -> (String, String) {
-    let as_it_is = || (name.to_owned(), arguments.to_owned());
+    own(name, arguments).unwrap_or_else(|| (name.to_owned(), arguments.to_owned()))
+}
+
+fn own(name: &str, arguments: &str) -> Option<(String, String)> {
     if name != "call_tool" {
-        return as_it_is();
+        return None;
     }
-    let Ok(Value::Object(outer)) = serde_json::from_str(arguments) else {
-        return as_it_is();
-    };
-    let Some(own) = outer.get("name").and_then(Value::as_str) else {
-        return as_it_is();
-    };
+    let outer: Value = serde_json::from_str(arguments).ok()?;
+    let name = outer.get("name")?.as_str()?;
     let arguments = match outer.get("arguments") {
         None => String::new(),
         Some(Value::String(text)) => text.clone(),
         Some(other) => other.to_string(),
     };
-    (own.to_owned(), arguments)
+    Some((name.to_owned(), arguments))
 }
 
 /// The word for a tool's outcome, the same as in JSON.

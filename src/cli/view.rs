@@ -16,7 +16,7 @@ use crate::proto::{
 pub struct View {
     own: Option<TurnId>,
     seen: Snapshot,
-    calls: BTreeMap<CallId, (String, String)>,
+    calls: BTreeMap<CallId, String>,
     totals: Totals,
     loss_told: bool,
     last_state: String,
@@ -73,14 +73,14 @@ impl View {
             EventKind::Reasoning { text } => pen.reasoning(text)?,
             EventKind::ToolCall { call, name, arguments } => {
                 pen.progress(&format!("{} …", tool_line(name, arguments)))?;
-                self.calls.insert(*call, (name.clone(), arguments.clone()));
+                self.calls.insert(*call, arguments.clone());
             }
             EventKind::ApprovalWanted { wanted } => ask(pen, wanted)?,
             EventKind::Approval { call, decision, by } => {
                 pen.note(&call::decided_line(*call, *decision, by))?;
             }
             EventKind::ToolResult { call, name, outcome, content } => {
-                let arguments = self.calls.remove(call).map(|(_, arguments)| arguments).unwrap_or_default();
+                let arguments = self.calls.remove(call).unwrap_or_default();
                 let line = tool_result_line(name, &arguments, *outcome, content);
                 let line = text::cut(&line, pen.width());
                 pen.note(&line)?;
