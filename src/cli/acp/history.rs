@@ -19,7 +19,16 @@ use crate::proto::{CallId, LogRecord, SessionId, ToolOutcome};
 
 /// Text as an update has it.
 pub fn chunk(text: &str) -> ContentChunk {
-    ContentChunk::new(ContentBlock::Text(TextContent::new(text)))
+    ContentChunk::new(block(text))
+}
+
+fn block(text: &str) -> ContentBlock {
+    ContentBlock::Text(TextContent::new(text))
+}
+
+/// What a tool gave back, as a call has it.
+pub fn call_content(text: &str) -> Vec<ToolCallContent> {
+    vec![ToolCallContent::from(block(text))]
 }
 
 /// The name of a call, unique in its session.
@@ -68,9 +77,9 @@ fn tell(
         }
         LogRecord::ToolResult(r) => {
             let (name, _) = call::shown(&r.name, &calls.arguments(r));
-            let content = ToolCallContent::from(ContentBlock::Text(TextContent::new(r.content.clone())));
-            let call =
-                ToolCall::new(call_name(r.call), name).status(call_status(r.outcome)).content(vec![content]);
+            let call = ToolCall::new(call_name(r.call), name)
+                .status(call_status(r.outcome))
+                .content(call_content(&r.content));
             notify(editor, session, SessionUpdate::ToolCall(call))
         }
         _ => Ok(()),

@@ -6,15 +6,15 @@ use std::pin::Pin;
 
 use agent_client_protocol::v1::ConnectionTo;
 use agent_client_protocol::v1::schema::{
-    ContentBlock, EmbeddedResourceResource, PermissionOption, PermissionOptionKind, PromptRequest,
-    PromptResponse, RequestPermissionOutcome, RequestPermissionRequest, RequestPermissionResponse,
-    SessionUpdate, StopReason, TextContent, ToolCall, ToolCallContent, ToolCallStatus, ToolCallUpdate,
+    ContentBlock, ContentChunk, EmbeddedResourceResource, PermissionOption, PermissionOptionKind,
+    PromptRequest, PromptResponse, RequestPermissionOutcome, RequestPermissionRequest,
+    RequestPermissionResponse, SessionUpdate, StopReason, ToolCall, ToolCallStatus, ToolCallUpdate,
     ToolCallUpdateFields,
 };
 use agent_client_protocol::{Client as Editor, Error};
 use serde_json::Value;
 
-use super::history::{call_name, call_status, chunk};
+use super::history::{call_content, call_name, call_status, chunk};
 use super::{Result, connect, failed, id, notify, unexpected};
 use crate::channel::Client;
 use crate::cli::asking::{Said, said};
@@ -146,8 +146,8 @@ impl Telling<'_> {
             EventKind::Reasoning { text } => self.update(SessionUpdate::AgentThoughtChunk(chunk(text)))?,
             EventKind::ToolCall { call, name, arguments } => self.call(*call, name, arguments)?,
             EventKind::ToolResult { call, outcome, content, .. } => {
-                let content = ToolCallContent::from(ContentBlock::Text(TextContent::new(content.clone())));
-                let fields = ToolCallUpdateFields::new().status(call_status(*outcome)).content(vec![content]);
+                let fields =
+                    ToolCallUpdateFields::new().status(call_status(*outcome)).content(call_content(content));
                 self.update(SessionUpdate::ToolCallUpdate(ToolCallUpdate::new(call_name(*call), fields)))?;
             }
             EventKind::Snapshot { snapshot } => self.snapshot(snapshot)?,
@@ -191,21 +191,17 @@ impl Telling<'_> {
 
     /// Some events were missed: what is new of the running answer is told.
     fn snapshot(&mut self, now: &Snapshot) -> Result<()> {
-        for (now, told, thought) in
-            [(&now.reasoning, &self.told.reasoning, true), (&now.text, &self.told.text, false)]
-        {
-            let new = now.strip_prefix(told.as_str()).unwrap_or(now);
-            if !new.is_empty() {
-                let chunk = chunk(new);
-                self.update(if thought {
-                    SessionUpdate::AgentThoughtChunk(chunk)
-                } else {
-                    SessionUpdate::AgentMessageChunk(chunk)
-                })?;
-            }
-        }
+        self.more(&now.reasoning, &self.told.reasoning, SessionUpdate::AgentThoughtChunk)?;
+        self.more(&now.text, &self.told.text, SessionUpdate::AgentMessageChunk)?;
         self.told.clone_from(now);
         Ok(())
+    }
+
+    fn more(&self, now: &str, told: &str, update: fn(ContentChunk) -> SessionUpdate) -> Result<()> {
+        match now.strip_prefix(told).unwrap_or(now) {
+            "" => Ok(()),
+            new => self.update(update(chunk(new))),
+        }
     }
 }
 
