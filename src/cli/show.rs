@@ -87,6 +87,7 @@ async fn write_export(
     safe: bool,
     out: &mut impl Write,
 ) -> Result<(), CliError> {
+    let show = |piece: String| if safe { text::block(&piece) } else { piece };
     match format {
         Format::Json => {
             let head = serde_json::to_string(info).map_err(not_json)?;
@@ -95,7 +96,6 @@ async fn write_export(
             writeln!(out, "}}")?;
         }
         Format::Html => {
-            let show = |piece: String| if safe { text::block(&piece) } else { piece };
             let mut page = Page::default();
             let usage = link.usage(&info.id).await?;
             out.write_all(show(page.head(info, &usage)).as_bytes())?;
@@ -107,7 +107,6 @@ async fn write_export(
         }
         Format::Md => {
             let mut markdown = Markdown::default();
-            let show = |piece: String| if safe { text::block(&piece) } else { piece };
             out.write_all(show(markdown.head(info)).as_bytes())?;
             each_record(link, &info.id, None, |record| {
                 Ok(out.write_all(show(markdown.record(record)).as_bytes())?)
