@@ -37,7 +37,7 @@ pub fn choices(sessions: &[SessionInfo]) -> Vec<String> {
         let name = info.name.as_deref().filter(|name| {
             plain(name) && sessions.iter().filter(|other| other.name.as_deref() == Some(name)).count() == 1
         });
-        let title = text::line(info.name.as_ref().or(info.title.as_ref()).map_or("", String::as_str));
+        let title = text::line(info.name_or_title().unwrap_or_default());
         match name {
             Some(name) => format!("{name}\t{}", info.id),
             None => format!("{}\t{}", info.id, text::cut(&title, TITLE_COLUMNS)),

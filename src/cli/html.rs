@@ -24,8 +24,8 @@ impl Page {
     /// What stands before the records.
     #[must_use]
     pub fn head(&self, info: &SessionInfo, usage: &[TurnUsage]) -> String {
-        let title = info.name.clone().or_else(|| info.title.clone());
-        let title = safe(&title.unwrap_or_else(|| format!("Session {}", info.id)));
+        let title = info.name_or_title().map_or_else(|| format!("Session {}", info.id), str::to_owned);
+        let title = safe(&title);
         let mut facts = vec![format!("session <code>{}</code>", info.id)];
         facts.extend(info.model.as_ref().map(|model| safe(model)));
         facts.extend(info.started.map(|time| format!("begun {}", minute(time))));

@@ -99,7 +99,7 @@ pub fn session_lines(sessions: &[SessionInfo], width: Option<usize>) -> Vec<Stri
             let time = |t: Option<Timestamp>| t.map(minute).unwrap_or_default();
             vec![
                 s.id.to_string(),
-                s.name.clone().or_else(|| s.title.clone()).unwrap_or_default(),
+                s.name_or_title().unwrap_or_default().to_owned(),
                 state_word(s.state).to_owned(),
                 time(s.last),
                 s.turns.to_string(),

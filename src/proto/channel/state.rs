@@ -34,6 +34,14 @@ pub struct SessionInfo {
     pub reason: Option<String>,
 }
 
+impl SessionInfo {
+    /// What people know it by: its name, else its title.
+    #[must_use]
+    pub fn name_or_title(&self) -> Option<&str> {
+        self.name.as_deref().or(self.title.as_deref())
+    }
+}
+
 /// A session's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
