@@ -184,9 +184,10 @@ pub fn usage_lines(info: &SessionInfo, turns: &[TurnUsage], width: Option<usize>
     }
     let mut lines = vec![text::cut(&format!("session {}{name}", info.id), width.unwrap_or(usize::MAX))];
     lines.extend(layout(&columns, &rows, width));
-    lines.extend(legend(width.unwrap_or(plot::DEFAULT_WIDTH)));
+    let width = width.unwrap_or(pen::DEFAULT_COLUMNS);
+    lines.extend(legend(width));
     lines.push(String::new());
-    lines.extend(plot::bars(turns, width.unwrap_or(plot::DEFAULT_WIDTH)));
+    lines.extend(plot::bars(turns, width));
     lines
 }
 

@@ -49,7 +49,12 @@ pub fn is_dumb() -> bool {
 /// the cursor behind a full row is in no place that all terminals agree on.
 #[must_use]
 pub fn row(can: Ability) -> Option<usize> {
-    can.moves.then(|| columns().unwrap_or(DEFAULT_COLUMNS).saturating_sub(1).max(1))
+    can.moves.then(|| fitting(columns()))
+}
+
+/// The columns to write in, of so many.
+fn fitting(columns: Option<usize>) -> usize {
+    columns.unwrap_or(DEFAULT_COLUMNS).saturating_sub(1).max(1)
 }
 
 /// The terminal's width, or that of `COLUMNS`, if any tells.
@@ -128,7 +133,7 @@ impl Pen {
     /// The columns to fit notes into; one stays free, as in [`row`].
     #[must_use]
     pub fn width(&self) -> usize {
-        self.width.or_else(columns).unwrap_or(DEFAULT_COLUMNS).saturating_sub(1).max(1)
+        fitting(self.width.or_else(columns))
     }
 
     /// The columns in which rows are broken: only where what was written can be taken back.

@@ -4,8 +4,6 @@ use super::lists::row_name;
 use super::text;
 use crate::proto::TurnUsage;
 
-/// Columns where the terminal does not tell.
-pub const DEFAULT_WIDTH: usize = 80;
 /// The newest turns that are drawn.
 const MOST_BARS: usize = 40;
 
