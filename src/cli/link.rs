@@ -391,12 +391,3 @@ pub fn unexpected(reply: &Reply) -> CliError {
     let kind = kind.as_ref().and_then(|v| v.get("reply")).and_then(|v| v.as_str()).unwrap_or("?");
     CliError::Failed(not_understood(&format!("the answer \"{kind}\"")))
 }
-
-/// Where programs keep what they remember about the user.
-#[must_use]
-pub fn state_dir() -> PathBuf {
-    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    absolute("XDG_STATE_HOME")
-        .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))
-        .unwrap_or_else(|| PathBuf::from("/var/lib"))
-}

@@ -1,11 +1,11 @@
 //! What the commands of a chat do.
 
 use super::outbox::Outbox;
-use super::{Chat, Over, unless_quit};
+use super::{Chat, Over, state, unless_quit};
 use crate::cli::care::warn_if_shared;
 use crate::cli::error::CliError;
 use crate::cli::follow::Output;
-use crate::cli::link::{ASK_AGAIN, Created, state_dir};
+use crate::cli::link::{ASK_AGAIN, Created};
 use crate::cli::lists::{session_lines, usage_lines};
 use crate::cli::pen::Ability;
 use crate::cli::search::{find, lines};
@@ -57,7 +57,7 @@ impl Chat<'_> {
     /// Goes on in another session.
     async fn enter(&mut self, info: SessionInfo, differs: &[String]) -> Result<Over, CliError> {
         let running = self.link.watch(&info.id).await?;
-        let (outbox, not_kept) = Outbox::open(&state_dir(), &info.id);
+        let (outbox, not_kept) = Outbox::open(&state::dir(), &info.id);
         self.desk.outbox = outbox;
         self.desk.show_waiting()?;
         self.last_turn = info.turns;

@@ -1,8 +1,8 @@
 //! The line editor, in a thread of its own: it waits for keys while the conversation goes on.
 
-use std::fs::{DirBuilder, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
@@ -20,9 +20,9 @@ use tokio::sync::mpsc as tokio_mpsc;
 
 use super::prompt::{PROMPT, PromptLine};
 use super::screen::columns;
+use super::state::{self, private};
 use crate::cli::error::CliError;
 use crate::cli::keys::{key_by_key, set_special};
-use crate::cli::link::state_dir;
 use crate::cli::pen::{Ability, is_dumb};
 
 /// Lines that are remembered.
@@ -266,9 +266,7 @@ fn remember(editor: &mut LineEditor, history: Option<&PathBuf>, line: &str) {
 
 /// The file of what was typed, readable by its owner alone.
 fn history_file() -> io::Result<PathBuf> {
-    let dir = state_dir().join("bxctl");
-    DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
-    let path = dir.join("history");
+    let path = private(state::dir().join("bxctl"))?.join("history");
     match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
         _ => Ok(path),

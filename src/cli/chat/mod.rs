@@ -9,6 +9,7 @@ mod outbox;
 mod prompt;
 mod screen;
 mod sending;
+mod state;
 
 use std::io::{self, IsTerminal as _};
 
@@ -17,7 +18,7 @@ use super::asking::{self, Said};
 use super::error::{CliError, status};
 use super::follow::{Interrupts, Output, Press};
 use super::keys::Restore;
-use super::link::{Arrival, Link, state_dir};
+use super::link::{Arrival, Link};
 use super::lists::session_lines;
 use super::pen::{Ability, Pen};
 use super::text;
@@ -46,7 +47,7 @@ pub async fn chat(link: &mut Link, options: args::Chat) -> Result<u8, CliError> 
     // the line editor may be in the middle of its work at the end
     let _restore = Restore::new()
         .map_err(|e| CliError::Failed(format!("cannot use the terminal: its modes cannot be read: {e}")))?;
-    let (outbox, why) = Outbox::open(&state_dir(), &info.id);
+    let (outbox, why) = Outbox::open(&state::dir(), &info.id);
     let mut chat = Chat::start(link, info, outbox)?;
     let code = match chat.arrive(&differs, running, why).await {
         Ok(None) => chat.run().await,

@@ -4,14 +4,15 @@
 //! before with the newest turn, so that after a lost daemon or client the log can tell whether it arrived. None is
 //! lost, and none is sent twice.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
+use super::state::private;
 use crate::proto::SessionId;
 
 /// A message.
@@ -114,8 +115,7 @@ impl Outbox {
 
 impl Place {
     fn open(state: &Path, session: &SessionId) -> io::Result<Self> {
-        let dir = state.join("bxctl").join("waiting");
-        DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+        let dir = private(state.join("bxctl").join("waiting"))?;
         let lock = dir.join(format!("{session}.lock"));
         let lock = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(lock)?;
         let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock)
