@@ -160,6 +160,37 @@ fn a_question_that_was_over_in_a_gap_is_not_answered() {
 }
 
 #[test]
+fn after_a_gap_only_what_is_new_is_told() {
+    let thought = |text: &str| EventKind::Reasoning { text: text.into() };
+    let said = |text: &str| EventKind::Text { text: text.into() };
+    let now = Snapshot {
+        phase: Phase::Generating,
+        reasoning: "think hard".into(),
+        text: "One two".into(),
+        ..Snapshot::default()
+    };
+    let kinds =
+        vec![thought("think"), said("One"), snapshot(now), said(" three"), end(TurnOutcome::Done, None)];
+    let fake = asking(kinds);
+    let mut editor = Editor::start(&fake);
+    editor.prompt(2);
+    let told = std::cell::RefCell::new(Vec::new());
+    editor.wait(|message| {
+        let update = &message["params"]["update"];
+        if let (Some(kind), Some(text)) =
+            (update["sessionUpdate"].as_str(), update["content"]["text"].as_str())
+        {
+            told.borrow_mut().push(format!("{kind}: {text}"));
+        }
+        message["id"] == 2
+    });
+    let (thoughts, answer) = ("agent_thought_chunk", "agent_message_chunk");
+    let expected =
+        [(thoughts, "think"), (answer, "One"), (thoughts, " hard"), (answer, " two"), (answer, " three")];
+    assert_eq!(told.into_inner(), expected.map(|(kind, text)| format!("{kind}: {text}")));
+}
+
+#[test]
 fn half_a_session_is_not_loaded_as_if_it_were_all() {
     let fake = Fake::start(|request| match request {
         Request::Export { .. } => {

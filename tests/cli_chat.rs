@@ -129,9 +129,8 @@ fn a_running_turn_is_joined() {
     assert_eq!(contents.matches("Once upon").count(), 1, "{contents}");
 }
 
-#[test]
-fn a_call_that_needs_an_approval_is_asked_in_place() {
-    let id: SessionId = "s1".parse().unwrap();
+/// A daemon whose turns have a call that waits for a decision; and the event that says so.
+fn asking(id: &SessionId) -> (Fake, EventKind) {
     let wanted =
         ApprovalWanted { call: CallId(3), name: "mail".into(), arguments: "{\"to\":\"a\u{1b}[2J\"}".into() };
     let asks = EventKind::ApprovalWanted { wanted };
@@ -153,6 +152,13 @@ fn a_call_that_needs_an_approval_is_asked_in_place() {
             other => usual(other).unwrap(),
         }
     });
+    (fake, asks)
+}
+
+#[test]
+fn a_call_that_needs_an_approval_is_asked_in_place() {
+    let id: SessionId = "s1".parse().unwrap();
+    let (fake, asks) = asking(&id);
     let mut terminal = Terminal::start(&fake, &[], 80, 24);
     terminal.prompt();
     terminal.keys("send it\r");
@@ -176,6 +182,34 @@ fn a_call_that_needs_an_approval_is_asked_in_place() {
     terminal.wait_for("/allow lets it run");
     terminal.keys("/allow\r");
     terminal.wait_for("call 3 allowed by uid 7");
+}
+
+#[test]
+fn a_decision_about_a_followed_turn_is_a_command_too() {
+    let (fake, _) = asking(&"s1".parse().unwrap());
+    let mut terminal = Terminal::start(&fake, &[], 80, 24);
+    terminal.prompt();
+    terminal.keys("send it\r");
+    terminal.wait_for("allow it? y or n");
+    terminal.keys("/allow\r");
+    let contents = terminal.wait_for("so be it");
+    assert!(contents.contains("⚙ call 3 allowed by uid 7"), "{contents}");
+}
+
+#[test]
+fn one_turn_on_a_terminal_asks_by_itself() {
+    let (fake, _) = asking(&"s1".parse().unwrap());
+    let mut terminal = Terminal::start(&fake, &["send", "hello"], 80, 24);
+    terminal.wait_for("allow it? y or n");
+    // each key is there at once, and what is no answer is taken away again
+    terminal.keys("ye");
+    terminal.wait(|contents| contents.ends_with("then Enter: ye"));
+    terminal.keys("ah\r");
+    terminal.wait(|contents| contents.ends_with("then Enter:"));
+    assert!(!fake.asked().iter().any(|r| matches!(r, Request::Approve { .. })));
+    terminal.keys("y\r");
+    let contents = terminal.wait_for("so be it");
+    assert!(contents.contains("⚙ call 3 allowed by uid 7"), "{contents}");
 }
 
 #[test]
