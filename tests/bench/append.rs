@@ -1,15 +1,17 @@
 //! Durable appends, one at a time, beside the plain system calls; and many sessions' at once beside one thread that
-//! makes them one after the other.
+//! makes them one after the other. With both, what io_uring alone takes for them: less is not to be had.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+use std::slice;
 use std::time::{Duration, Instant};
 
 use boxmaker::store::{Session, Uring};
 
-use crate::measure::{Pair, median, ours_first};
+use crate::measure::{Pair, median};
 use crate::report::Row;
+use crate::ring::Ring;
 use crate::sessions::{baseline, named};
 
 /// Fresh files, since how one lies on the disk makes a difference that has nothing to do with who writes it:
@@ -27,23 +29,38 @@ pub fn appends(dir: &Path, place: &str) -> Vec<Row> {
     let runtime = Uring::runtime().expect("io_uring");
     let kinds = [("300 B", 120), ("4 kB", 3900)];
     let rows = kinds.map(|(name, text)| {
-        let mut pair = Pair::default();
+        let (mut pair, mut least) = (Pair::default(), Vec::new());
         for n in 0..FILES {
-            runtime.block_on(one_file(dir, &format!("bench-{text}-{n}"), text, &mut pair));
+            let id = format!("bench-{text}-{n}");
+            runtime.block_on(one_file(dir, &id, text, &mut pair, &mut least));
         }
-        let (ratio, p99) = (pair.ratio(), pair.p99_ratio());
+        let (ratio, p99, least) = (pair.ratio(), pair.p99_ratio(), median(least));
         Row::new(format!("durable append, {name}, {place}"), pair.ours.shown())
             .beside(
                 format!("pwrite + fdatasync: {}", pair.reference.shown()),
-                format!("{ratio:.2}; p99 {p99:.2}"),
+                format!("{ratio:.2}; p99 {p99:.2}; io_uring alone: {least:.2}"),
             )
             .goal(format!("≤ {MEDIAN}; p99 ≤ {P99}"), ratio <= MEDIAN && p99 <= P99)
     });
     rows.into()
 }
 
-/// Measures with a new session and a new plain file beside its log.
-async fn one_file(home: &Path, id: &str, text: usize, pair: &mut Pair) {
+/// Who appends: they take turns in beginning.
+const SIDES: [Side; 3] = [Side::Ours, Side::Calls, Side::Ring];
+
+#[derive(Clone, Copy)]
+enum Side {
+    /// The store.
+    Ours,
+    /// The two system calls.
+    Calls,
+    /// The two operations on io_uring.
+    Ring,
+}
+
+/// Measures with a new session and two new plain files beside its log. `least` takes io_uring's part, as a multiple of
+/// the system calls'.
+async fn one_file(home: &Path, id: &str, text: usize, pair: &mut Pair, least: &mut Vec<f64>) {
     let mut session = Session::create(home, id.parse().unwrap(), baseline(), 0).await.unwrap();
     let record = named(&"x".repeat(text));
     session.append(record.clone()).await.unwrap();
@@ -52,28 +69,37 @@ async fn one_file(home: &Path, id: &str, text: usize, pair: &mut Pair) {
     session.append(record.clone()).await.unwrap();
     let bytes = vec![b'x'; usize::try_from(std::fs::metadata(&log).unwrap().len() - before).unwrap()];
     let plain = File::create_new(session.dir().join("plain")).unwrap();
-    let mut at = 0;
+    let by_ring = File::create_new(session.dir().join("by-ring")).unwrap();
+    let mut ring = Ring::new();
     for block in 0..BLOCKS {
-        let mut took = [Duration::ZERO; 2];
-        for turn in 0..2 {
-            let ours = (turn == 0) == ours_first(block);
-            for _ in 0..RECORDS {
-                let record = record.clone();
+        let mut took = [Duration::ZERO; 3];
+        for turn in 0..3 {
+            let side = SIDES[(turn + block) % 3];
+            for n in 0..RECORDS {
+                let (record, at) = (record.clone(), ((block * RECORDS + n) * bytes.len()) as u64);
                 let began = Instant::now();
-                if ours {
-                    session.append(record).await.unwrap();
-                } else {
-                    plain.write_all_at(&bytes, at).unwrap();
-                    plain.sync_data().unwrap();
-                    at += bytes.len() as u64;
+                match side {
+                    Side::Ours => session.append(record).await.unwrap(),
+                    Side::Calls => write(&plain, &bytes, at),
+                    Side::Ring => ring.append(slice::from_ref(&by_ring), &bytes, at, 1),
                 }
                 let one = began.elapsed();
-                took[usize::from(ours)] += one;
-                if ours { pair.ours.push(one) } else { pair.reference.push(one) }
+                took[side as usize] += one;
+                match side {
+                    Side::Ours => pair.ours.push(one),
+                    Side::Calls => pair.reference.push(one),
+                    Side::Ring => {}
+                }
             }
         }
-        pair.round(took[1], took[0]);
+        pair.round(took[Side::Ours as usize], took[Side::Calls as usize]);
+        least.push(took[Side::Ring as usize].as_secs_f64() / took[Side::Calls as usize].as_secs_f64());
     }
+}
+
+fn write(file: &File, bytes: &[u8], at: u64) {
+    file.write_all_at(bytes, at).unwrap();
+    file.sync_data().unwrap();
 }
 
 const ROUNDS: usize = 9;
@@ -95,54 +121,53 @@ fn many(dir: &Path, place: &str, count: usize, goal: f64) -> Row {
             runtime.block_on(Session::create(dir, id, baseline(), 0)).unwrap()
         })
         .collect();
-    let plain: Vec<File> =
-        sessions.iter().map(|s| File::create_new(s.dir().join("plain")).unwrap()).collect();
-    let (bytes, mut at) = (vec![b'x'; 300], 0);
-    let (mut gains, mut ours, mut reference, mut most) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let files = |name: &str| -> Vec<File> {
+        sessions.iter().map(|s| File::create_new(s.dir().join(name)).unwrap()).collect()
+    };
+    let (plain, threads, by_ring) = (files("plain"), files("threads"), files("by-ring"));
+    let (bytes, mut ring) = (vec![b'x'; 300], Ring::new());
+    let (mut ours, mut reference, mut gains) = (vec![], vec![], [vec![], vec![], vec![]]);
     for round in 0..ROUNDS {
-        let mut took = [Duration::ZERO; 2];
-        for turn in 0..2 {
+        let at = (round * EACH * bytes.len()) as u64;
+        let mut took = [Duration::ZERO; 4];
+        for turn in 0..4 {
+            let side = (turn + round) % 4;
             let began = Instant::now();
-            let first = (turn == 0) == ours_first(round);
-            if first {
-                sessions = runtime.block_on(append_at_once(sessions, &record));
-            } else {
-                for n in 0..EACH as u64 {
-                    for file in &plain {
-                        file.write_all_at(&bytes, at + n * 300).unwrap();
-                        file.sync_data().unwrap();
+            match side {
+                0 => sessions = runtime.block_on(append_at_once(sessions, &record)),
+                1 => ring.append(&by_ring, &bytes, at, EACH),
+                // what the disk and its file system allow: as many threads, with nothing but the system calls
+                2 => std::thread::scope(|scope| {
+                    for file in &threads {
+                        scope.spawn(|| write_each(slice::from_ref(file), &bytes, at));
                     }
-                }
-                at += EACH as u64 * 300;
+                }),
+                _ => write_each(&plain, &bytes, at),
             }
-            took[usize::from(first)] = began.elapsed();
+            took[side] = began.elapsed();
         }
-        // what the disk and its file system allow: as many threads, with nothing but the system calls
-        let began = Instant::now();
-        std::thread::scope(|scope| {
-            for file in &plain {
-                scope.spawn(|| {
-                    for n in 0..EACH as u64 {
-                        file.write_all_at(&bytes, at + n * 300).unwrap();
-                        file.sync_data().unwrap();
-                    }
-                });
-            }
-        });
-        at += EACH as u64 * 300;
-        most.push(took[0].as_secs_f64() / began.elapsed().as_secs_f64());
+        let seconds = took.map(|time| time.as_secs_f64());
         let appends = (count * EACH) as f64;
-        ours.push(appends / took[1].as_secs_f64());
-        reference.push(appends / took[0].as_secs_f64());
-        gains.push(took[0].as_secs_f64() / took[1].as_secs_f64());
+        ours.push(appends / seconds[0]);
+        reference.push(appends / seconds[3]);
+        for (gains, seconds_of_it) in gains.iter_mut().zip(seconds) {
+            gains.push(seconds[3] / seconds_of_it);
+        }
     }
-    let gain = median(gains);
+    let [gain, ring, threads] = gains.map(median);
     Row::new(format!("{count} sessions at once, {place}"), format!("{:.0} appends/s", median(ours)))
         .beside(
             format!("one thread, one after the other: {:.0}/s", median(reference)),
-            format!("{gain:.1} ×; a thread each: {:.1} ×", median(most)),
+            format!("{gain:.1} ×; io_uring alone: {ring:.1} ×; a thread each: {threads:.1} ×"),
         )
         .goal(format!("≥ {goal} ×"), gain >= goal)
+}
+
+/// One append to each file, and again behind that.
+fn write_each(files: &[File], bytes: &[u8], at: u64) {
+    for n in 0..EACH {
+        files.iter().for_each(|file| write(file, bytes, at + (n * bytes.len()) as u64));
+    }
 }
 
 async fn append_at_once(sessions: Vec<Session>, record: &boxmaker::proto::LogRecord) -> Vec<Session> {

@@ -21,6 +21,7 @@ mod open;
 mod place;
 mod report;
 mod rest;
+mod ring;
 #[path = "../support/scripted_server/mod.rs"]
 #[allow(dead_code, reason = "the tests use more of it")]
 mod scripted_server;

@@ -21,6 +21,10 @@ pub(super) const ENTRIES: u32 = 64;
 /// tokio-uring never submits between the two entries of a linked pair.
 const IN_FLIGHT: usize = 32;
 
+/// How many of the kernel's threads may wait for the disk at once: one for each append that may be in flight. With
+/// fewer, the syncs of sessions that write at once come one after the other instead of sharing the disk's.
+pub(super) const WORKERS: u32 = 16;
+
 /// tokio-uring ignores a failing `io_uring_enter` (EINTR, EAGAIN, EBUSY) and would then sleep for ever
 /// with the entry unsubmitted. Each time the thread goes to sleep it submits again, so while anything is
 /// in flight the thread is woken this often.

@@ -63,6 +63,9 @@ fn probe() -> Result<(), RingError> {
         source,
         cause: "the kernel does not tell what its io_uring can do; Linux 5.15 or newer is needed".to_owned(),
     })?;
+    // the threads that wait for the disk belong to this thread, not to a ring, and its first ring, this little
+    // one, would allow only two of them
+    ring.submitter().register_iowq_max_workers(&mut [ring::WORKERS, 0]).map_err(RingError::explain)?;
     let missing: Vec<_> =
         NEEDED.iter().filter(|(code, _)| !probe.is_supported(*code)).map(|(_, name)| *name).collect();
     if missing.is_empty() {
@@ -148,6 +151,14 @@ pub fn ignore_sigxfsz() -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn as_many_appends_wait_for_the_disk_as_may_be_in_flight() {
+        let _runtime = Uring::runtime().unwrap();
+        let mut allowed = [0, 0];
+        IoUring::new(2).unwrap().submitter().register_iowq_max_workers(&mut allowed).unwrap();
+        assert_eq!(allowed[0], ring::WORKERS);
+    }
 
     #[test]
     fn every_refusal_names_its_cause_and_its_remedy() {
