@@ -1,10 +1,8 @@
 //! One connection to a server: from its start and handshake to its end.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::fmt;
-use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -19,22 +17,17 @@ use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
 use rmcp::{ClientHandler, RoleClient, serve_client};
 use serde_json::Value;
-use tokio::io::AsyncReadExt as _;
-use tokio::process::ChildStderr;
-use tokio::task::JoinHandle;
 
-use super::super::confine::{Reach, denies_generated_code};
-use super::super::excerpt::{Capture, beginning};
+use super::super::confine::Reach;
+use super::super::excerpt::beginning;
 use super::super::name::usable;
-use super::super::process::{Pipes, Process, Rlimits, Start};
-use super::super::report::failure;
+use super::super::process::{Rlimits, Start};
+use super::child::Child;
 use super::http::HttpClient;
 use super::paced::Paced;
-use super::reader::{self, Bounded, Notes};
+use super::reader::Bounded;
 use super::{MESSAGE_BYTES, content};
 
-/// How much of a server's standard error is kept, to tell why it ended.
-const STDERR_BYTES: usize = 600;
 /// How many tools of a server are taken, and how many bytes their descriptions and schemas may have together.
 const TOOLS: usize = 10_000;
 const LIST_BYTES: usize = 16 * 1024 * 1024;
@@ -43,8 +36,6 @@ const SCHEMA_BYTES: usize = 64 * 1024;
 const DESCRIPTION_BYTES: usize = 2 * 1024;
 /// How many characters of an error of the SDK or the server are told.
 const ERROR_CHARS: usize = 600;
-/// How long an end that is under way is waited for, to tell of it.
-const END_GRACE: Duration = Duration::from_millis(500);
 /// How long a server gets at each step of its end: its input closed, TERM, KILL.
 const CLOSE_GRACE: Duration = Duration::from_millis(700);
 
@@ -131,20 +122,6 @@ impl Drop for Running<'_> {
     }
 }
 
-/// A server's process, and what is known of it.
-struct Child {
-    process: Process,
-    notes: Notes,
-    stderr: Rc<RefCell<Capture>>,
-    reading: JoinHandle<()>,
-}
-
-impl Drop for Child {
-    fn drop(&mut self) {
-        self.reading.abort();
-    }
-}
-
 impl Connection {
     /// Starts or reaches a server, and shakes hands within `limit`. Dropping the future ends what was started.
     ///
@@ -161,7 +138,7 @@ impl Connection {
                 let (Some(stdout), Some(stdin)) = (pipes.stdout, pipes.stdin) else {
                     return Err(Failed::plain("it has no pipes".to_owned()));
                 };
-                let output = Bounded::new(stdout, MESSAGE_BYTES, Arc::clone(&child.notes));
+                let output = Bounded::new(stdout, MESSAGE_BYTES, child.notes());
                 let transport = AsyncRwTransport::new_client(output, stdin);
                 let transport = transport.with_max_line_length(MESSAGE_BYTES.saturating_add(1));
                 let shaken = tokio::select! {
@@ -295,9 +272,9 @@ impl Connection {
         let Self { service, child, .. } = self;
         let _late = tokio::time::timeout(CLOSE_GRACE, service.cancel()).await;
         let Some(child) = child else { return };
-        if tokio::time::timeout(CLOSE_GRACE, child.process.exited()).await.is_err() {
-            child.process.terminate();
-            let _late = tokio::time::timeout(CLOSE_GRACE, child.process.exited()).await;
+        if tokio::time::timeout(CLOSE_GRACE, child.exited()).await.is_err() {
+            child.terminate();
+            let _late = tokio::time::timeout(CLOSE_GRACE, child.exited()).await;
         }
     }
 }
@@ -322,68 +299,6 @@ impl Failed {
             }
             None => self.why.clone(),
         }
-    }
-}
-
-impl Child {
-    fn start(start: &Start<'_>) -> Result<(Self, Pipes), String> {
-        let (process, mut pipes) = start.start()?;
-        let stderr = Rc::new(RefCell::new(Capture::end(STDERR_BYTES)));
-        let reading = tokio::task::spawn_local(complaints(pipes.stderr.take(), Rc::clone(&stderr)));
-        Ok((Self { process, notes: Notes::default(), stderr, reading }, pipes))
-    }
-
-    /// Returns when the process has ended, a moment later: an end is noticed even when something else holds its pipes,
-    /// and what it said last is read before.
-    async fn ended(&self) {
-        self.process.exited().await;
-        tokio::time::sleep(END_GRACE).await;
-    }
-
-    /// What its end by a signal means where it may not compile.
-    fn hint(&self) -> &'static str {
-        let by_signal = self.process.status().is_some_and(|status| status.signal().is_some());
-        if by_signal && denies_generated_code() {
-            "; it may not compile while it runs here (MemoryDenyWriteExecute of loopd's unit): if it is Node.js, put \
-             \"--jitless\" first into its `args`; else give it a unit of its own, and its address as `url`"
-        } else {
-            ""
-        }
-    }
-
-    /// Forgets what it said.
-    fn forget(&self) {
-        self.stderr.replace(Capture::end(STDERR_BYTES));
-        reader::forget(&self.notes);
-    }
-
-    /// How it ended, if it has, and what it said, if that is for whoever asks.
-    async fn remains(&self, said: bool) -> String {
-        let mut words = String::new();
-        if tokio::time::timeout(END_GRACE, self.process.exited()).await.is_ok() {
-            let how = self.process.status().map_or_else(|| "ended".to_owned(), failure);
-            words.push_str(&format!("; it {how}"));
-            // what it said last may still be in the pipe
-            tokio::task::yield_now().await;
-        }
-        if !said {
-            return words;
-        }
-        words.push_str(&reader::words(&self.notes));
-        let stderr = self.stderr.borrow().excerpt(STDERR_BYTES).text;
-        if !stderr.trim().is_empty() {
-            words.push_str(&format!("; on standard error: {}", stderr.trim()));
-        }
-        words
-    }
-}
-
-/// Reads what a server complains of, so that it is never held up by it.
-async fn complaints(pipe: Option<ChildStderr>, into: Rc<RefCell<Capture>>) {
-    let Some(mut pipe) = pipe else { return };
-    let mut buffer = vec![0; 4096];
-    while let Ok(count @ 1..) = pipe.read(&mut buffer).await {
-        into.borrow_mut().push(buffer.get(..count).unwrap_or_default());
     }
 }
 

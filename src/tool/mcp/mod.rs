@@ -10,6 +10,7 @@
 //! [`MESSAGE_BYTES`]; what it said in the call of one session is told to no other; a server that is dropped leaves no
 //! process behind.
 
+mod child;
 mod connection;
 mod content;
 mod http;
