@@ -7,7 +7,7 @@ mod store_support;
 use std::future::Future;
 
 use boxmaker::store::*;
-use store_support::model::{history, nth_of_an_epoch, nth_operation};
+use store_support::history::{history, nth_of_an_epoch, nth_operation};
 use store_support::remedies;
 use store_support::sim::{Bugs, FAULTS, Fault, Rng, Sim, number};
 use store_support::*;

@@ -10,7 +10,7 @@ mod store_support;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use store_support::model::{history, nth_operation};
+use store_support::history::{history, nth_operation};
 use store_support::remedies;
 use store_support::sim::{Bugs, FAULTS, Rng};
 

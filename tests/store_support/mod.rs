@@ -1,6 +1,7 @@
 //! What the store's tests share.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+pub mod history;
 pub mod model;
 pub mod remedies;
 pub mod sim;

@@ -1,18 +1,18 @@
-//! Random histories on the simulated disk, and what must be true after each.
+//! What callers of the store were told, on the simulated disk, and what must be true of the disk therefore.
 
 use std::collections::BTreeMap;
 
 use boxmaker::proto::*;
 use boxmaker::store::*;
 
-use super::sim::{Fault, Rng, Sim};
+use super::sim::{Rng, Sim};
 use super::{
     assistant, baseline, calling, carried, catalog, id, named, tool_result, tool_start, turn_end, usage, user,
 };
 
 /// What is known of a session from what its callers were told.
 #[derive(Debug, Clone, Default)]
-struct Known {
+pub(super) struct Known {
     /// Its creation, or its deletion, was not acknowledged: it may be there or not.
     uncertain: bool,
     /// Acknowledged records of the newest epoch, without the first.
@@ -20,7 +20,7 @@ struct Known {
     /// An append of which nobody knows.
     maybe: Vec<LogRecord>,
     /// The records of each epoch before.
-    earlier: Vec<Vec<LogRecord>>,
+    pub(super) earlier: Vec<Vec<LogRecord>>,
     /// An epoch of which nobody knows whether it has begun.
     next: Option<Vec<LogRecord>>,
 }
@@ -28,128 +28,12 @@ struct Known {
 /// What is known of all sessions.
 #[derive(Debug, Default)]
 pub struct Model {
-    sessions: BTreeMap<SessionId, Known>,
-    open: BTreeMap<SessionId, Session<Sim>>,
+    pub(super) sessions: BTreeMap<SessionId, Known>,
+    pub(super) open: BTreeMap<SessionId, Session<Sim>>,
 }
 
 /// A broken promise.
 pub type Verdict = Result<(), String>;
-
-/// A history: rounds of work on a disk that fails, each ended by a kill or a power cut.
-pub async fn history(seed: u64, bugs: super::sim::Bugs, rounds: u32) -> Verdict {
-    let mut rng = Rng::new(seed);
-    let mut sim = Sim::with_bugs(seed, bugs);
-    let mut model = Model::default();
-    for round in 0..rounds {
-        let at = 1 + rng.next() % 80;
-        let fault = match rng.below(8) {
-            0 => Fault::Error(5),
-            1 => Fault::Done(28),
-            2 => Fault::Short,
-            3 | 4 => Fault::Sync,
-            _ => Fault::Crash,
-        };
-        sim.fail(at, fault);
-        for _ in 0..14 {
-            if sim.crashed() {
-                break;
-            }
-            model.step(&sim, &mut rng).await.map_err(|e| format!("round {round}: {e}"))?;
-        }
-        model.open.clear();
-        let trace = sim.trace().join("\n");
-        for _ in 0..2 {
-            let kill = rng.chance(3);
-            sim = if kill { sim.killed() } else { sim.power_cut(rng.next()) };
-            let verdict = model.verify(&sim).await;
-            verdict.map_err(|e| {
-                let how = if kill { "a kill" } else { "a power cut" };
-                format!("round {round}, after {how}: {e}\n{trace}\n{}", sim.trace().join("\n"))
-            })?;
-        }
-    }
-    Ok(())
-}
-
-/// The n-th operation of a fixed piece of work fails, and then the power goes. Tells whether the work
-/// has as many operations.
-pub async fn nth_operation(n: u64, fault: Fault, seed: u64) -> Result<bool, String> {
-    let sim = Sim::new(seed);
-    let mut rng = Rng::new(seed);
-    let mut model = Model::default();
-    let id = id("s0");
-    sim.fail(n, fault);
-    model.create(&sim, &id).await?;
-    for step in 0..5 {
-        if !model.open.contains_key(&id) {
-            model.reopen(&sim, &id).await?;
-        }
-        match (model.open.contains_key(&id), step) {
-            (true, 2) => model.begin_epoch(&sim, &id, &mut rng).await?,
-            (true, _) => model.append(&sim, &id, &mut rng).await?,
-            (false, _) => {}
-        }
-    }
-    model.open.clear();
-    model.reopen(&sim, &id).await?;
-    model.open.clear();
-    let reached = sim.ops() >= n;
-    sim.no_fault();
-    let after = if rng.chance(4) { sim.killed() } else { sim.power_cut(rng.next()) };
-    let why = |e| format!("{e}\n{}\n{}", sim.trace().join("\n"), after.trace().join("\n"));
-    model.verify(&after).await.map_err(why)?;
-    Ok(reached)
-}
-
-/// The n-th operation of the beginning of an epoch fails, in a session that is on the disk already, and then the
-/// power goes. Tells whether the beginning has as many operations.
-pub async fn nth_of_an_epoch(
-    n: u64,
-    fault: Fault,
-    seed: u64,
-    bugs: super::sim::Bugs,
-) -> Result<bool, String> {
-    let sim = Sim::new(seed);
-    let mut rng = Rng::new(seed);
-    let mut model = Model::default();
-    let id = id("s0");
-    model.create(&sim, &id).await?;
-    for n in 0.. {
-        model.append(&sim, &id, &mut rng).await?;
-        if n > 0 && model.open[&id].sequence().unanswered().is_empty() {
-            break;
-        }
-    }
-    sim.plant(bugs);
-    let before = sim.ops();
-    sim.fail(n, fault);
-    model.begin_epoch(&sim, &id, &mut rng).await?;
-    let reached = sim.ops() >= before + n;
-    sim.no_fault();
-    // what went wrong is told, and either epoch goes on
-    if rng.chance(2) && !sim.crashed() {
-        if !model.open.contains_key(&id) {
-            model.reopen(&sim, &id).await?;
-        }
-        if model.open.contains_key(&id) {
-            model.append(&sim, &id, &mut rng).await?;
-        }
-    }
-    model.open.clear();
-    let after = if rng.chance(4) { sim.killed() } else { sim.power_cut(rng.next()) };
-    after.plant(super::sim::Bugs::default());
-    let why = |e| format!("{e}\n{}\n{}", sim.trace().join("\n"), after.trace().join("\n"));
-    model.verify(&after).await.map_err(why)?;
-    // and the next epoch can begin, whatever was left behind
-    model.reopen(&after, &id).await?;
-    let epochs = model.sessions[&id].earlier.len();
-    model.begin_epoch(&after, &id, &mut rng).await?;
-    let unanswered = model.open.get(&id).is_some_and(|s| !s.sequence().unanswered().is_empty());
-    match model.sessions[&id].earlier.len() {
-        now if now == epochs + 1 || unanswered => Ok(reached),
-        _ => Err("the next epoch does not begin".to_owned()),
-    }
-}
 
 /// What may follow in a session.
 fn next_batch(session: &Session<Sim>, rng: &mut Rng) -> Vec<LogRecord> {
@@ -181,7 +65,7 @@ async fn write(session: &mut Session<Sim>, mut batch: Vec<LogRecord>) -> Result<
 }
 
 impl Model {
-    async fn step(&mut self, sim: &Sim, rng: &mut Rng) -> Verdict {
+    pub(super) async fn step(&mut self, sim: &Sim, rng: &mut Rng) -> Verdict {
         let id = id(&format!("s{}", rng.below(3)));
         let was_open = self.open.contains_key(&id);
         match (self.sessions.contains_key(&id), was_open) {
@@ -204,7 +88,7 @@ impl Model {
         }
     }
 
-    async fn create(&mut self, sim: &Sim, id: &SessionId) -> Verdict {
+    pub(super) async fn create(&mut self, sim: &Sim, id: &SessionId) -> Verdict {
         match catalog(sim).create(Some(id.clone()), baseline(), 0, Some("n".to_owned())).await {
             Ok(session) => {
                 let acked = session.records()[1..].to_vec();
@@ -219,7 +103,7 @@ impl Model {
     }
 
     /// Opens a session in the middle of a round; the fault may come in between.
-    async fn reopen(&mut self, sim: &Sim, id: &SessionId) -> Verdict {
+    pub(super) async fn reopen(&mut self, sim: &Sim, id: &SessionId) -> Verdict {
         let known = self.sessions.get_mut(id).unwrap();
         match catalog(sim).open(id).await {
             Ok((session, _)) => {
@@ -249,7 +133,7 @@ impl Model {
         Ok(())
     }
 
-    async fn append(&mut self, sim: &Sim, id: &SessionId, rng: &mut Rng) -> Verdict {
+    pub(super) async fn append(&mut self, sim: &Sim, id: &SessionId, rng: &mut Rng) -> Verdict {
         let mut session = self.open.remove(id).unwrap();
         let batch = next_batch(&session, rng);
         let result = write(&mut session, batch.clone()).await;
@@ -301,7 +185,7 @@ impl Model {
         Ok(())
     }
 
-    async fn begin_epoch(&mut self, sim: &Sim, id: &SessionId, rng: &mut Rng) -> Verdict {
+    pub(super) async fn begin_epoch(&mut self, sim: &Sim, id: &SessionId, rng: &mut Rng) -> Verdict {
         let known = self.sessions.get_mut(id).unwrap();
         let session = self.open.get_mut(id).unwrap();
         if !session.sequence().unanswered().is_empty() {
@@ -334,7 +218,7 @@ impl Model {
     }
 
     /// Everything that anybody was told is there, and everything has a way out.
-    async fn verify(&mut self, sim: &Sim) -> Verdict {
+    pub(super) async fn verify(&mut self, sim: &Sim) -> Verdict {
         if let Some(wrong) = sim.wrong().first() {
             return Err(wrong.clone());
         }
