@@ -14,8 +14,10 @@ use crate::proto::{
 use crate::tool::{Run, ToolReply};
 
 use super::AgentError;
+use super::batch::Batch;
 use super::cancel::Cancel;
 use super::conversation::{Conversation, Running};
+use super::tools::Next;
 use super::turn::Turn;
 
 /// How long nobody may be there before that counts, once somebody was: a client may be coming back.
@@ -70,38 +72,55 @@ impl Conversation {
     }
 }
 
-/// What came of asking.
-pub(super) enum Verdict {
-    /// The call may run.
-    Allowed,
-    /// It may not; this is its result.
-    Denied(ToolReply),
-    /// The turn was stopped meanwhile: nothing was decided.
-    Stopped,
-}
-
 impl Turn {
-    /// Asks whether a call may run, and records the decision, and with one that allows it the call's start. The time
-    /// it takes is not the turn's, and the slot is free for other sessions meanwhile.
-    pub(super) async fn approved(
+    /// Asks whether a call may run. The decision goes into the batch, with the call's start where it allows it and with its
+    /// result where not, and whoever decided is told when that is durable. The time it takes is not the turn's, and the
+    /// slot is free for other sessions meanwhile.
+    pub(super) async fn approve(
         &mut self,
-        call: &ToolCall,
-        run: &Run,
+        call: ToolCall,
+        run: Run,
+        batch: &mut Batch,
         cancel: &Cancel,
-    ) -> Result<Verdict, AgentError> {
+    ) -> Option<Next> {
+        let began = Instant::now();
+        let decided = self.decided(call.call, &run, cancel).await;
+        self.deadline = self.deadline.checked_add(began.elapsed()).unwrap_or(self.deadline);
+        let Some(Answer { decision, by, durable }) = decided else {
+            return self.result(call, not_decided(), batch);
+        };
+        let whom = if durable.is_some() { "the user".to_owned() } else { by.clone() };
+        let (time, turn, number, name) = (Timestamp::now(), self.turn, call.call, run.tool().to_owned());
+        batch.add(LogRecord::Approval(Approval { time, turn, call: number, decision, by: by.clone() }));
+        batch.then(move |of| {
+            let _gone = durable.map(|durable| durable.send(()));
+            let what = if decision == Decision::Allow { "allowed" } else { "denied" };
+            let (session, turn) = (of.conversation.id(), of.turn);
+            log::info!(SESSION:% = session, TURN:% = turn, EVENT = "approval", DECISION = what; "turn {turn} of {session}: call {number} ({name}) was {what} by {by}");
+            of.publish(EventKind::Approval { call: number, decision, by });
+        });
+        if decision == Decision::Allow {
+            self.start(&call, batch);
+            return Some(Next::Run(call, run));
+        }
+        let reply = ToolReply::denied(run.tool(), &whom);
+        self.result(call, reply, batch)
+    }
+
+    /// The decision about a call; none when the turn was stopped meanwhile.
+    async fn decided(&mut self, call: CallId, run: &Run, cancel: &Cancel) -> Option<Answer> {
         let (sender, answer) = oneshot::channel();
         let (name, arguments) = (run.tool().to_owned(), run.arguments().to_owned());
-        let wanted = ApprovalWanted { call: call.call, name: name.clone(), arguments };
-        let Some(running) = self.conversation.running_turn() else { return Ok(Verdict::Stopped) };
+        let wanted = ApprovalWanted { call, name: name.clone(), arguments };
+        let running = self.conversation.running_turn()?;
         running.question.replace(Some(Question { wanted: wanted.clone(), answer: sender }));
-        let asked = Asked(&running);
+        let _asked = Asked(&running);
         self.ticket = None;
-        let began = Instant::now();
         let (session, turn) = (self.conversation.id().clone(), self.turn);
-        log::info!(SESSION:% = session, TURN:% = turn, EVENT = "approval_wanted", TOOL = name.as_str(); "turn {turn} of {session} waits for an approval of call {} ({name})", call.call);
+        log::info!(SESSION:% = session, TURN:% = turn, EVENT = "approval_wanted", TOOL = name.as_str(); "turn {turn} of {session} waits for an approval of call {call} ({name})");
         self.publish(EventKind::ApprovalWanted { wanted });
         let limit = self.limits.approval_seconds;
-        let decided = tokio::select! {
+        tokio::select! {
             biased;
             _ = cancel.stopped() => None,
             Ok(answer) = answer => Some(answer),
@@ -110,27 +129,7 @@ impl Turn {
                 let raise = self.limits.hint(Limit::ApprovalSeconds);
                 Some(unasked(format!("loopd: nobody answered within {limit} seconds ({raise})")))
             }
-        };
-        drop(asked);
-        self.deadline = self.deadline.checked_add(began.elapsed()).unwrap_or(self.deadline);
-        let Some(Answer { decision, by, durable }) = decided else { return Ok(Verdict::Stopped) };
-        let time = Timestamp::now();
-        let approval = Approval { time, turn, call: call.call, decision, by: by.clone() };
-        let mut records = vec![LogRecord::Approval(approval)];
-        if decision == Decision::Allow {
-            // nothing stands between the two, so one sync does for both
-            records.push(self.start_record(call));
         }
-        self.append(records).await?;
-        let whom = if durable.is_some() { "the user".to_owned() } else { by.clone() };
-        let _gone = durable.map(|durable| durable.send(()));
-        let what = if decision == Decision::Allow { "allowed" } else { "denied" };
-        log::info!(SESSION:% = session, TURN:% = turn, EVENT = "approval", DECISION = what; "turn {turn} of {session}: call {} ({name}) was {what} by {by}", call.call);
-        self.publish(EventKind::Approval { call: call.call, decision, by });
-        Ok(match decision {
-            Decision::Allow => Verdict::Allowed,
-            Decision::Deny => Verdict::Denied(ToolReply::denied(&name, &whom)),
-        })
     }
 
     /// Returns, with the reason for a denial, when nobody is there who could answer and the configuration denies

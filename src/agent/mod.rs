@@ -10,6 +10,7 @@
 
 mod answer;
 mod approval;
+mod batch;
 mod broken;
 mod cancel;
 mod carry;

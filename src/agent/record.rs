@@ -1,10 +1,12 @@
 //! What a completion leaves: one durable append of all that becomes final with it, and what is told and counted.
 
 use super::answer::Answered;
-use super::cancel::StopReason;
+use super::batch::Batch;
+use super::cancel::{Cancel, StopReason};
 use super::completion::Ended;
 use super::end::{End, reached};
 use super::request::Asked;
+use super::tools::Calls;
 use super::turn::{Pending, Turn, millis};
 use super::{AgentError, Counters};
 use crate::config::Limit;
@@ -13,15 +15,17 @@ use crate::proto::{
     AssistantMessage, CallId, Certainty, EventKind, Finish, LogRecord, Timestamp, ToolCall, TurnOutcome,
     Usage, UsageRecord, count,
 };
+use crate::store::Session;
 
 impl Turn {
-    /// Makes a completion final: one durable append of all that became final with it. Gives the calls
-    /// that are to run now, or none when the turn has ended.
+    /// Makes a completion final: one durable append of all that became final with it, up to the first call that
+    /// waits for more than that. Gives the calls, or none when the turn has ended.
     pub(super) async fn record(
         &mut self,
         asked: &Asked,
         answered: Answered,
-    ) -> Result<Option<Vec<Pending>>, AgentError> {
+        cancel: &Cancel,
+    ) -> Result<Option<Calls>, AgentError> {
         if matches!(&answered.ended, Ended::Final(last) if last.truncated && last.stop != Stop::Limit) {
             return Err(AgentError::Shifted);
         }
@@ -37,8 +41,7 @@ impl Turn {
             ids.pop();
         }
         let took = millis(took);
-        let mut session = self.conversation.session.lock().await;
-        let first = session.next_call();
+        let first = self.conversation.read(Session::next_call).await;
         let calls = if finish == Finish::ToolCalls { number(first, reply.calls) } else { Vec::new() };
         let silent = finish == Finish::Stop && reply.text.is_empty();
         let now = Timestamp::now();
@@ -53,34 +56,36 @@ impl Turn {
             ids: ids.into(),
         };
         let list = [asked.prompt.as_slice(), message.kept_ids()].concat();
-        let mut records = vec![
-            LogRecord::AssistantMessage(message),
-            LogRecord::Usage(UsageRecord::new(now, self.turn, usage, took)),
-        ];
-        records.extend(end.as_ref().map(|end| self.end_record(end)));
+        let context_n = count(list.len());
         // of an epoch's first prompt all is new
         let new_n = count(if asked.expected == 0 { asked.prompt.len() } else { asked.new });
-        session.append_all(records).await?;
-        drop(session);
-        self.generated = self.generated.saturating_add(usage.predicted_n);
-        let context_n = count(list.len());
-        self.agent.slot.holds((self.conversation.id(), self.epoch), list, &self.served).await;
-        self.account(asked, &usage, finish, new_n, context_n, took);
-        for pending in &calls {
-            let ToolCall { call, name, arguments } = pending.call.clone();
-            self.publish(EventKind::ToolCall { call, name, arguments });
+        let lost_n = asked.expected.saturating_sub(usage.cache_n);
+        let mut batch = Batch::default();
+        batch.add(LogRecord::AssistantMessage(message));
+        batch.add(LogRecord::Usage(UsageRecord::new(now, self.turn, usage, took)));
+        batch.then(move |turn| turn.account(usage, lost_n, took));
+        let n_ctx = self.n_ctx();
+        batch.tell(EventKind::Usage { usage, new_n, lost_n, context_n, n_ctx, finish, millis: took });
+        for ToolCall { call, name, arguments } in calls.iter().map(|pending| pending.call.clone()) {
+            batch.tell(EventKind::ToolCall { call, name, arguments });
         }
         if silent {
             let message = "the model ended its turn without a word".to_owned();
-            self.publish(EventKind::Notice { code: "no_answer".to_owned(), message });
+            batch.tell(EventKind::Notice { code: "no_answer".to_owned(), message });
         }
-        match end {
+        let goes_on = match end {
             Some(end) => {
-                self.ended(end, Certainty::Durable);
-                Ok(None)
+                batch.add(self.end_record(&end));
+                batch.then(|turn| turn.ended(end, Certainty::Durable));
+                None
             }
-            None => Ok(Some(calls)),
-        }
+            None => Some(self.take_up(calls, &mut batch, cancel)),
+        };
+        self.conversation.session.lock().await.append_all(batch.take_records()).await?;
+        self.generated = self.generated.saturating_add(usage.predicted_n);
+        self.agent.slot.holds((self.conversation.id(), self.epoch), list, &self.served).await;
+        batch.told(self);
+        Ok(goes_on)
     }
 
     /// How the completion finished, and how the turn ends with it, unless it goes on with tools.
@@ -116,19 +121,16 @@ impl Turn {
         Counters::add(&counters.generated, usage.predicted_n);
     }
 
-    fn account(&self, asked: &Asked, usage: &Usage, finish: Finish, new_n: u64, context_n: u64, millis: u64) {
-        self.spent(usage);
-        let session = self.conversation.id();
-        let turn = self.turn;
-        let lost_n = asked.expected.saturating_sub(usage.cache_n);
+    /// Counts what a completion cost, and says so in the journal.
+    fn account(&self, usage: Usage, lost_n: u64, millis: u64) {
+        self.spent(&usage);
+        let (session, turn) = (self.conversation.id(), self.turn);
         log::info!(
             SESSION:% = session, TURN:% = turn, EVENT = "completion", CACHE_N = usage.cache_n,
             PROMPT_N = usage.prompt_n, PREDICTED_N = usage.predicted_n, LOST_N = lost_n, MILLIS = millis;
             "turn {turn} of {session}: {} tokens from cache, {} evaluated, {} generated, {lost_n} evaluated again, {millis} ms",
             usage.cache_n, usage.prompt_n, usage.predicted_n
         );
-        let n_ctx = self.n_ctx();
-        self.publish(EventKind::Usage { usage: *usage, new_n, lost_n, context_n, n_ctx, finish, millis });
     }
 }
 

@@ -1,39 +1,88 @@
 //! The tool part of a turn: started in the log before it is started in the world.
 
 use std::pin::pin;
-use std::rc::Rc;
 
 use tokio::time::Instant;
 
 use crate::config::Limit;
-use crate::proto::{EventKind, LogRecord, Timestamp, ToolCall, ToolOutcome, ToolResult, ToolStart};
-use crate::tool::{self, CallContext, Policy, Prepared, SpillTarget, ToolReply};
+use crate::proto::{
+    Certainty, EventKind, LogRecord, Timestamp, ToolCall, ToolOutcome, ToolResult, ToolStart,
+};
+use crate::tool::{self, CallContext, Policy, Prepared, Run, SpillTarget, ToolReply};
 
 use super::AgentError;
-use super::approval::{Verdict, not_decided, not_run};
+use super::approval::not_run;
+use super::batch::Batch;
 use super::cancel::Cancel;
 use super::earlier::EarlierEpochs;
 use super::end::{End, reached};
 use super::turn::{Pending, Turn};
 
+/// The calls of one answer, as far as they have come.
+pub(super) struct Calls {
+    left: std::vec::IntoIter<Pending>,
+    /// What the next result waits for; nothing when all are there.
+    next: Option<Next>,
+    /// How the turn ends after them, when it may not go on.
+    end: Option<End>,
+}
+
+/// What has to happen in the world, after an append of all that is final, before a call has its result.
+pub(super) enum Next {
+    /// The servers are asked which tools they have.
+    Refresh(ToolCall),
+    /// Somebody is asked whether it may run.
+    Ask(ToolCall, Run),
+    /// It runs; the record of its start is in the batch.
+    Run(ToolCall, Run),
+}
+
 impl Turn {
-    /// Runs the calls in order and records a result for each. Gives the turn's end when it may not go on.
-    pub(super) async fn run_tools(
-        &mut self,
-        calls: Vec<Pending>,
-        cancel: &Cancel,
-    ) -> Result<Option<End>, AgentError> {
-        let mut end = None;
-        for Pending { call, problem } in calls {
-            end = end.or_else(|| self.may_call(&call, cancel));
-            let (start, reply) = match (&end, problem) {
-                (Some(_), _) => (None, not_run()),
-                (None, Some(problem)) => (None, ToolReply::error(problem)),
-                (None, None) => self.call(&call, cancel).await?,
+    /// Takes up the calls of an answer, and adds to the batch what needs nothing but the append.
+    pub(super) fn take_up(&mut self, calls: Vec<Pending>, batch: &mut Batch, cancel: &Cancel) -> Calls {
+        let mut calls = Calls { left: calls.into_iter(), next: None, end: None };
+        self.go_on(&mut calls, batch, cancel);
+        calls
+    }
+
+    /// Runs the calls in order and records a result for each. Tells whether the turn goes on.
+    pub(super) async fn run_tools(&mut self, mut calls: Calls, cancel: &Cancel) -> Result<bool, AgentError> {
+        let mut batch = Batch::default();
+        while let Some(next) = calls.next.take() {
+            self.commit(&mut batch).await?;
+            calls.next = match next {
+                Next::Refresh(call) => self.refresh(call, &mut batch, cancel).await,
+                Next::Ask(call, run) => self.approve(call, run, &mut batch, cancel).await,
+                Next::Run(call, run) => {
+                    let reply = self.run(&call, run, cancel).await;
+                    self.result(call, reply, &mut batch)
+                }
             };
-            self.result(&call, start, reply).await?;
+            self.go_on(&mut calls, &mut batch, cancel);
         }
-        Ok(end.or_else(|| self.out_of_time(cancel)))
+        let end = calls.end.or_else(|| self.out_of_time(cancel));
+        let goes_on = end.is_none();
+        if let Some(end) = end {
+            batch.add(self.end_record(&end));
+            batch.then(|turn| turn.ended(end, Certainty::Durable));
+        }
+        self.commit(&mut batch).await?;
+        Ok(goes_on)
+    }
+
+    /// Takes up one call after the other, up to one that waits for the world.
+    fn go_on(&mut self, calls: &mut Calls, batch: &mut Batch, cancel: &Cancel) {
+        while calls.next.is_none()
+            && let Some(Pending { call, problem }) = calls.left.next()
+        {
+            calls.end = calls.end.take().or_else(|| self.may_call(&call, cancel));
+            calls.next = match problem {
+                _ if calls.end.is_some() => self.result(call, not_run(), batch),
+                Some(problem) => self.result(call, ToolReply::error(problem), batch),
+                None if self.agent.tools.is_current(&call.name, &call.arguments) => self.prepare(call, batch),
+                None => Some(Next::Refresh(call)),
+            };
+        }
     }
 
     /// Whether somebody has asked to stop, or the turn's time is up.
@@ -59,39 +108,41 @@ impl Turn {
             .then(|| End::limit(reached(&self.limits, Limit::RepeatedCalls)))
     }
 
-    /// Runs a call. Gives its result, and with it the record of its start where that is not on the disk yet: of one
-    /// that had its answer at once, and did nothing that the log would have to know before.
-    async fn call(
-        &mut self,
-        call: &ToolCall,
-        cancel: &Cancel,
-    ) -> Result<(Option<LogRecord>, ToolReply), AgentError> {
-        let unstarted = |reply| Ok((None, reply));
-        let tools = Rc::clone(&self.agent.tools);
+    /// Has the servers say which tools they have, as a call may need one of them.
+    async fn refresh(&self, call: ToolCall, batch: &mut Batch, cancel: &Cancel) -> Option<Next> {
         tokio::select! {
             biased;
-            _ = cancel.stopped() => return unstarted(not_run()),
-            () = tokio::time::sleep_until(self.deadline) => return unstarted(not_run()),
-            () = tools.refresh(&call.name, &call.arguments) => {}
+            _ = cancel.stopped() => return self.result(call, not_run(), batch),
+            () = tokio::time::sleep_until(self.deadline) => return self.result(call, not_run(), batch),
+            () = self.agent.tools.refresh(&call.name, &call.arguments) => {}
         }
-        let run = match tools.prepare(&call.name, &call.arguments) {
-            // `find_tool` has its answer at once; that it ran is recorded all the same
+        self.prepare(call, batch)
+    }
+
+    /// Reads a call: it has its answer at once, or a tool is to run.
+    fn prepare(&self, call: ToolCall, batch: &mut Batch) -> Option<Next> {
+        let run = match self.agent.tools.prepare(&call.name, &call.arguments) {
+            // `find_tool` did nothing that the log would have to know before; that it ran is recorded all the same
             Prepared::Answer(reply) => {
-                let ran = reply.outcome == ToolOutcome::Ok;
-                return Ok((ran.then(|| self.start_record(call)), reply));
+                if reply.outcome == ToolOutcome::Ok {
+                    self.start(&call, batch);
+                }
+                return self.result(call, reply, batch);
             }
             Prepared::Run(run) => run,
         };
         match run.policy() {
-            Policy::Allow => self.append(vec![self.start_record(call)]).await?,
-            // the start is on the disk with the decision
-            Policy::Ask => match self.approved(call, &run, cancel).await? {
-                Verdict::Allowed => {}
-                Verdict::Denied(reply) => return unstarted(reply),
-                Verdict::Stopped => return unstarted(not_decided()),
-            },
-            Policy::Deny => return unstarted(ToolReply::denied(run.tool(), "the configuration")),
+            Policy::Allow => {
+                self.start(&call, batch);
+                Some(Next::Run(call, run))
+            }
+            Policy::Ask => Some(Next::Ask(call, run)),
+            Policy::Deny => self.result(call, ToolReply::denied(run.tool(), "the configuration"), batch),
         }
+    }
+
+    /// Runs a call whose start is on the disk.
+    async fn run(&self, call: &ToolCall, run: Run, cancel: &Cancel) -> ToolReply {
         let (session, turn, tool) = (self.conversation.id(), self.turn, run.tool());
         log::info!(SESSION:% = session, TURN:% = turn, EVENT = "tool_start", TOOL = tool; "turn {turn} of {session} runs the tool {tool}");
         let stop = tool::Cancel::new();
@@ -111,30 +162,22 @@ impl Turn {
             biased;
             _ = cancel.stopped() => stop.cancel(),
             () = tokio::time::sleep_until(self.deadline) => stop.cancel(),
-            reply = &mut reply => return unstarted(reply),
+            reply = &mut reply => return reply,
         }
-        unstarted(reply.await)
+        reply.await
     }
 
-    pub(super) fn start_record(&self, call: &ToolCall) -> LogRecord {
+    /// Adds the record of a call's start: once it is on the disk, the tool may be started.
+    pub(super) fn start(&self, call: &ToolCall, batch: &mut Batch) {
         let ToolCall { call, name, .. } = call.clone();
-        LogRecord::ToolStart(ToolStart { time: Timestamp::now(), turn: self.turn, call, name })
+        batch.add(LogRecord::ToolStart(ToolStart { time: Timestamp::now(), turn: self.turn, call, name }));
     }
 
-    async fn result(
-        &self,
-        call: &ToolCall,
-        start: Option<LogRecord>,
-        reply: ToolReply,
-    ) -> Result<(), AgentError> {
+    /// Adds a call's result, with which nothing is left for it to wait for.
+    pub(super) fn result(&self, call: ToolCall, reply: ToolReply, batch: &mut Batch) -> Option<Next> {
         let ToolReply { outcome, content, truncated_bytes, millis } = reply;
-        let ToolCall { call, name, .. } = call.clone();
-        let (session, turn) = (self.conversation.id(), self.turn);
-        let how = format!("{outcome:?}").to_lowercase();
-        // the name is the model's text, and no text of a conversation is logged
-        let shown = if self.agent.tools.knows(&name) { name.as_str() } else { "an unknown tool" };
-        log::info!(SESSION:% = session, TURN:% = turn, EVENT = "tool_result", OUTCOME = how.as_str(), MILLIS = millis; "turn {turn} of {session}: call {call} ({shown}) ended: {how}, {millis} ms");
-        let result = ToolResult {
+        let ToolCall { call, name, .. } = call;
+        batch.add(LogRecord::ToolResult(ToolResult {
             time: Timestamp::now(),
             turn: self.turn,
             call,
@@ -143,10 +186,16 @@ impl Turn {
             content: content.clone(),
             truncated_bytes,
             millis,
-        };
-        self.append(start.into_iter().chain([LogRecord::ToolResult(result)]).collect()).await?;
-        self.publish(EventKind::ToolResult { call, name, outcome, content });
-        Ok(())
+        }));
+        batch.then(move |of| {
+            let (session, turn) = (of.conversation.id(), of.turn);
+            let how = format!("{outcome:?}").to_lowercase();
+            // the name is the model's text, and no text of a conversation is logged
+            let shown = if of.agent.tools.knows(&name) { name.as_str() } else { "an unknown tool" };
+            log::info!(SESSION:% = session, TURN:% = turn, EVENT = "tool_result", OUTCOME = how.as_str(), MILLIS = millis; "turn {turn} of {session}: call {call} ({shown}) ended: {how}, {millis} ms");
+            of.publish(EventKind::ToolResult { call, name, outcome, content });
+        });
+        None
     }
 }
 

@@ -120,10 +120,6 @@ impl Turn {
         self.agent.events.publish(self.conversation.id(), turn, kind);
     }
 
-    pub(super) async fn append(&self, records: Vec<LogRecord>) -> Result<(), AgentError> {
-        Ok(self.conversation.session.lock().await.append_all(records).await?)
-    }
-
     pub(super) fn end_record(&self, end: &End) -> LogRecord {
         LogRecord::TurnEnd(TurnEnd {
             time: Timestamp::now(),
@@ -205,11 +201,11 @@ impl Turn {
                 }
                 Err(e) => return Err(e),
             };
-            let Some(calls) = self.record(&asked, answered).await? else {
+            let Some(calls) = self.record(&asked, answered, cancel).await? else {
                 return Ok(());
             };
-            if let Some(end) = self.run_tools(calls, cancel).await? {
-                return self.finish(end).await;
+            if !self.run_tools(calls, cancel).await? {
+                return Ok(());
             }
         }
     }

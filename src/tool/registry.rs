@@ -175,12 +175,26 @@ impl Registry {
     /// Brings the lists of those servers up to date that a call may need: starts them, if need be, each within its own
     /// limit. Dropping the future ends a start that is under way.
     pub async fn refresh(&self, name: &str, arguments: &str) {
+        join_all(self.needed(name, arguments).into_iter().map(|server| server.refresh())).await;
+    }
+
+    /// Whether all that a call may need is there, so that [`Registry::refresh`] has nothing to do.
+    #[must_use]
+    pub fn is_current(&self, name: &str, arguments: &str) -> bool {
+        self.needed(name, arguments).into_iter().all(|server| server.is_current())
+    }
+
+    /// The servers whose lists a call may need.
+    fn needed(&self, name: &str, arguments: &str) -> Vec<&Rc<McpServer>> {
+        if self.servers.is_empty() {
+            return Vec::new();
+        }
         let wanted = match name {
             CALL_TOOL => inner_call(arguments).map(|call| call.name).unwrap_or_default(),
             name => name.to_owned(),
         };
-        if self.fixed.contains_key(&wanted) || self.servers.is_empty() {
-            return;
+        if self.fixed.contains_key(&wanted) {
+            return Vec::new();
         }
         let named = wanted.split_once('/').map(|(server, _)| server);
         let own = self.servers.iter().filter(|server| Some(server.name()) == named);
@@ -188,7 +202,7 @@ impl Registry {
         if needed.is_empty() {
             needed.extend(&self.servers);
         }
-        join_all(needed.into_iter().map(|server| server.refresh())).await;
+        needed
     }
 
     /// Ends all servers in order.

@@ -147,7 +147,7 @@ pub fn turn(dice: &mut Dice, turn: u64, bytes: usize) -> Vec<LogRecord> {
 }
 
 /// Which records of such a turn go into one append.
-pub const APPENDS: [usize; 5] = [1, 2, 1, 1, 3];
+pub const APPENDS: [usize; 4] = [1, 3, 1, 3];
 
 /// How a session is made.
 #[derive(Debug, Clone, Copy)]

@@ -170,7 +170,12 @@ impl Connection {
         !self.service.is_closed() && !self.service.peer().is_transport_closed()
     }
 
-    /// Whether the server said that its list of tools is another, since this was last asked.
+    /// Whether the server said that its list of tools is another, since [`Connection::take_changed`].
+    pub fn has_changed(&self) -> bool {
+        self.changed.load(Ordering::Relaxed)
+    }
+
+    /// The same, and from now on it has not.
     pub fn take_changed(&self) -> bool {
         self.changed.swap(false, Ordering::Relaxed)
     }

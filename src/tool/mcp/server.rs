@@ -119,10 +119,23 @@ impl McpServer {
         self.state.borrow().tools.iter().map(install).collect()
     }
 
+    fn is_denied(&self) -> bool {
+        let policies = &self.spec.policies;
+        policies.all == Policy::Deny && policies.named.values().all(|policy| *policy == Policy::Deny)
+    }
+
+    /// Whether its list of tools is up to date, so that [`McpServer::refresh`] has nothing to do.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        let starting = self.starting.try_lock().is_err();
+        let state = self.state.borrow();
+        let usable = |connection: &Rc<Connection>| connection.alive() && !connection.has_changed();
+        self.is_denied() || (!starting && state.connection.as_ref().is_some_and(usable))
+    }
+
     /// Brings its list of tools up to date, starting it if need be. What goes wrong is its [`McpServer::problem`].
     pub async fn refresh(&self) {
-        let policies = &self.spec.policies;
-        if policies.all == Policy::Deny && policies.named.values().all(|policy| *policy == Policy::Deny) {
+        if self.is_denied() {
             return;
         }
         if let Ok(connection) = self.connection().await
