@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nix::libc;
-use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::sys::wait::{Id, WaitPidFlag, waitid, waitpid};
 use nix::unistd::{Pid, geteuid, getsid};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -52,12 +52,32 @@ impl Own {
 }
 
 /// Takes the exit statuses of adopted processes that have died.
+///
+/// The kernel tells of a dead child without a look at all processes. It always tells of the same one, as long as that is
+/// not reaped: behind one that is not ours to reap, only `/proc` shows others.
 pub fn reap() {
     let leaders = leaders();
     let Some(own) = Own::now() else { return };
-    for (stat, _) in sweep::all().filter(|(stat, _)| stat.dead && own.adopted(stat, &leaders)) {
+    while let Some(dead) = dead_child() {
+        if !sweep::stat_of(dead.as_raw()).is_some_and(|stat| own.adopted(&stat, &leaders)) {
+            return reap_all(&own, &leaders);
+        }
+        if !waitpid(dead, Some(WaitPidFlag::WNOHANG)).is_ok_and(|status| status.pid() == Some(dead)) {
+            return;
+        }
+    }
+}
+
+/// The same by a look at all processes.
+fn reap_all(own: &Own, leaders: &BTreeMap<i32, String>) {
+    for (stat, _) in sweep::all().filter(|(stat, _)| stat.dead && own.adopted(stat, leaders)) {
         let _status = waitpid(Pid::from_raw(stat.pid), Some(WaitPidFlag::WNOHANG));
     }
+}
+
+/// A child that has ended and was not reaped; it stays so.
+fn dead_child() -> Option<Pid> {
+    waitid(Id::All, WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT).ok()?.pid()
 }
 
 /// Reaps what has been adopted, for ever: a server's processes may leave theirs behind at any time.
@@ -106,7 +126,53 @@ fn descends(pid: i32, own: i32, uid: u32) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::process::CommandExt as _;
     use std::process::Command;
+    use std::time::Instant;
+
+    /// Waits until a process has ended.
+    fn ended(pid: i32) {
+        let began = Instant::now();
+        while sweep::stat_of(pid).is_some_and(|stat| !stat.dead) {
+            assert!(began.elapsed() < Duration::from_secs(10));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// A process that came to this one as an orphan, in a session of its own, and has ended.
+    fn orphan() -> i32 {
+        let printed = Command::new("sh").args(["-c", "setsid true & echo $!"]).output().unwrap();
+        let pid = String::from_utf8(printed.stdout).unwrap().trim().parse().unwrap();
+        ended(pid);
+        pid
+    }
+
+    #[test]
+    fn orphans_are_reaped_and_a_leader_is_left_to_who_started_it() {
+        adopt();
+        let own = std::process::id();
+        let dead = [orphan(), orphan()];
+        reap();
+        assert!(dead.iter().all(|pid| sweep::stat_of(*pid).is_none()), "{dead:?} of {own}");
+
+        let mut command = Command::new("true");
+        // SAFETY: one system call
+        unsafe { command.pre_exec(|| nix::unistd::setsid().map(drop).map_err(Into::into)) };
+        let mut leader = {
+            let mut leaders = leaders();
+            let leader = command.spawn().unwrap();
+            leaders.insert(leader.id().cast_signed(), String::new());
+            leader
+        };
+        let pid = leader.id().cast_signed();
+        ended(pid);
+        let behind = [orphan(), orphan()];
+        reap();
+        assert!(behind.iter().all(|pid| sweep::stat_of(*pid).is_none()), "{behind:?} of {own}");
+        assert!(sweep::stat_of(pid).is_some_and(|stat| stat.dead), "its status is not taken");
+        leaders().remove(&pid);
+        assert!(leader.wait().unwrap().success());
+    }
 
     #[test]
     fn only_what_descends_from_this_process_is_a_tools() {
