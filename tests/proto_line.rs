@@ -151,8 +151,111 @@ fn small() -> impl Strategy<Value = LogRecord> {
     )
 }
 
+fn carried() -> impl Strategy<Value = LogRecord> {
+    let usage = (any::<u64>(), any::<bool>()).prop_map(|(cache_n, thinking_capped)| Usage {
+        cache_n,
+        thinking_capped,
+        ..Usage::default()
+    });
+    let cost = (any::<u64>(), any::<u64>(), usage, any::<u64>())
+        .prop_map(|(new_n, lost_n, usage, millis)| SummaryCost { new_n, lost_n, usage, millis });
+    let summary = (text(), turn(), prop::option::of(cost)).prop_map(|(text, through, cost)| Summary {
+        text,
+        through,
+        cost,
+    });
+    let exchange =
+        (turn(), text(), text()).prop_map(|(turn, user, assistant)| Exchange { turn, user, assistant });
+    let ends = prop::sample::select(vec![CarriedEnd::Open, CarriedEnd::Asked, CarriedEnd::Said]);
+    let kept = (prop::option::of(summary), prop::collection::vec(exchange, 0..3));
+    (time(), prop::option::of(turn()), kept, ends, ids()).prop_map(
+        |(time, turn, (summary, exchanges), ends, prompt_ids)| {
+            LogRecord::Carried(Carried { time, turn, summary, exchanges, ends, prompt_ids })
+        },
+    )
+}
+
 fn record() -> impl Strategy<Value = LogRecord> {
-    prop_oneof![start(), assistant(), tools(), small()]
+    prop_oneof![start(), carried(), assistant(), tools(), small()]
+}
+
+/// What is done to a record's text.
+#[derive(Debug, Clone)]
+enum Change {
+    Set(u8),
+    Insert(&'static str),
+    Put(&'static str),
+    Remove(usize),
+    Double(usize),
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let json = || {
+        prop::sample::select(vec![
+            "\"",
+            "\\",
+            ",",
+            ":",
+            "{",
+            "}",
+            "[",
+            "]",
+            " ",
+            "\n",
+            "null",
+            "true",
+            "1",
+            "0",
+            "-",
+            ".5",
+            "e1",
+            "00",
+            "18446744073709551616",
+            "\\u0041",
+            "\\u001f",
+            "\\u001F",
+            "\\u0000",
+            "\\ud83d\\ude00",
+            "\\ud800",
+            "\\/",
+            "\\n",
+            "\\x",
+            "\\u00",
+            "\u{1}",
+            "\u{7f}",
+            "é",
+            "\"x\":1,",
+            "\"text\":\"a\",",
+            "\"turn\":1,",
+            "\"a\"",
+        ])
+    };
+    prop_oneof![
+        any::<u8>().prop_map(Change::Set),
+        json().prop_map(Change::Insert),
+        json().prop_map(Change::Put),
+        (1..40usize).prop_map(Change::Remove),
+        (1..40usize).prop_map(Change::Double),
+    ]
+}
+
+/// What `serde_json` makes of a record's fields, which lack their braces.
+fn by_serde(kind: &str, fields: &[u8]) -> Result<LogRecord, LineError> {
+    let object = [b"{", fields, b"}"].concat();
+    match kind {
+        "session_start" => serde_json::from_slice(&object).map(LogRecord::SessionStart),
+        "carried" => serde_json::from_slice(&object).map(LogRecord::Carried),
+        "user_message" => serde_json::from_slice(&object).map(LogRecord::UserMessage),
+        "assistant_message" => serde_json::from_slice(&object).map(LogRecord::AssistantMessage),
+        "tool_start" => serde_json::from_slice(&object).map(LogRecord::ToolStart),
+        "tool_result" => serde_json::from_slice(&object).map(LogRecord::ToolResult),
+        "approval" => serde_json::from_slice(&object).map(LogRecord::Approval),
+        "named" => serde_json::from_slice(&object).map(LogRecord::Named),
+        "usage" => serde_json::from_slice(&object).map(LogRecord::Usage),
+        "turn_end" => serde_json::from_slice(&object).map(LogRecord::TurnEnd),
+        other => panic!("{other} is no kind"),
+    }
+    .map_err(|e| LineError::Record(e.to_string()))
 }
 
 fn place() -> impl Strategy<Value = Place> {
@@ -178,6 +281,34 @@ proptest! {
         prop_assert_eq!(value["type"].as_str().unwrap(), record.kind());
         let read = Line::decode(&line).unwrap();
         prop_assert_eq!(read, Line { prev, place, record });
+    }
+
+    #[test]
+    fn whatever_a_record_says_is_what_serde_says(record in record(), changes in prop::collection::vec((any::<prop::sample::Index>(), change()), 0..4)) {
+        let line = encode_line(Digest::of(b"before"), Place::default(), &record).unwrap();
+        let head = line.windows(2).position(|end| end == b"\",").unwrap();
+        let head = head + 2 + line[head + 2..].windows(2).position(|end| end == b"\",").unwrap() + 2;
+        let mut fields = line[head..line.len() - 19].to_vec();
+        for (at, change) in changes {
+            let at = at.index(fields.len() + 1);
+            let to = |length: usize| (at + length).min(fields.len());
+            match change {
+                Change::Set(byte) => drop(fields.splice(at..to(1), [byte])),
+                Change::Insert(text) => drop(fields.splice(at..at, text.bytes())),
+                Change::Put(text) => drop(fields.splice(at..to(text.len()), text.bytes())),
+                Change::Remove(length) => drop(fields.drain(at..to(length))),
+                Change::Double(length) => {
+                    let again = fields[at..to(length)].to_vec();
+                    fields.splice(at..at, again);
+                }
+            }
+        }
+        // what is said of NUL bytes is said before anything is read
+        fields.retain(|byte| *byte != 0);
+        let summed = [&line[..head], &fields].concat();
+        let crc = format!(",\"crc\":\"{:08x}\"}}\n", crc32fast::hash(&summed));
+        let read = Line::decode(&[&summed, crc.as_bytes()].concat()).map(|line| line.record);
+        prop_assert_eq!(read, by_serde(record.kind(), &fields));
     }
 
     #[test]

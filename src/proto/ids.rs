@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::de::Visitor;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::Digest as _;
 
@@ -33,6 +34,28 @@ impl fmt::Display for IdError {
 }
 
 impl std::error::Error for IdError {}
+
+/// Reads a string as what it stands for, without a copy of it.
+pub(super) fn from_text<'de, D: Deserializer<'de>, T, E: fmt::Display>(
+    d: D,
+    read: impl FnOnce(&str) -> Result<T, E>,
+) -> Result<T, D::Error> {
+    struct Text<F>(F);
+
+    impl<T, E: fmt::Display, F: FnOnce(&str) -> Result<T, E>> Visitor<'_> for Text<F> {
+        type Value = T;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a string")
+        }
+
+        fn visit_str<S: serde::de::Error>(self, text: &str) -> Result<T, S> {
+            (self.0)(text).map_err(S::custom)
+        }
+    }
+
+    d.deserialize_str(Text(read))
+}
 
 /// Names a session and its directory. Safe as a file name by construction: 1 to 64 of
 /// `a-z 0-9 . _ -`, the first a letter or a digit.
@@ -98,7 +121,7 @@ impl Serialize for SessionId {
 
 impl<'de> Deserialize<'de> for SessionId {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        String::deserialize(d)?.parse().map_err(serde::de::Error::custom)
+        from_text(d, str::parse)
     }
 }
 
@@ -173,21 +196,34 @@ impl Digest {
     /// Reads 64 lower-case hexadecimal digits.
     #[must_use]
     pub fn from_hex(hex: &[u8]) -> Option<Self> {
-        let value = |c: u8| match c {
-            b'0'..=b'9' => Some(c.wrapping_sub(b'0')),
-            b'a'..=b'f' => Some(c.wrapping_sub(b'a').wrapping_add(10)),
-            _ => None,
-        };
         if hex.len() != 64 {
             return None;
         }
-        let mut bytes = [0; 32];
-        for (byte, pair) in bytes.iter_mut().zip(hex.chunks_exact(2)) {
-            if let [high, low] = pair {
-                *byte = (value(*high)? << 4) | value(*low)?;
-            }
+        let (mut bytes, mut all) = ([0; 32], 0);
+        for (byte, pair) in bytes.iter_mut().zip(hex.as_chunks::<2>().0) {
+            let [high, low] = pair.map(hex_digit);
+            *byte = (high << 4) | low;
+            all |= high | low;
+        }
+        if all >= NO_HEX {
+            return None;
         }
         Some(Self(bytes))
+    }
+}
+
+/// What [`hex_digit`] gives for what is none.
+const NO_HEX: u8 = 0x80;
+
+/// The value of a lower-case hexadecimal digit. Digits come as they like, so there is no branch on what it is.
+fn hex_digit(digit: u8) -> u8 {
+    let (number, letter) = (digit.wrapping_sub(b'0'), digit.wrapping_sub(b'a'));
+    if number < 10 {
+        number
+    } else if letter < 6 {
+        letter.wrapping_add(10)
+    } else {
+        NO_HEX
     }
 }
 
@@ -219,7 +255,7 @@ impl Serialize for Digest {
 
 impl<'de> Deserialize<'de> for Digest {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        String::deserialize(d)?.parse().map_err(serde::de::Error::custom)
+        from_text(d, str::parse)
     }
 }
 
@@ -325,7 +361,7 @@ impl Serialize for Timestamp {
 
 impl<'de> Deserialize<'de> for Timestamp {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        <std::borrow::Cow<'de, str>>::deserialize(d)?.parse().map_err(serde::de::Error::custom)
+        from_text(d, str::parse)
     }
 }
 

@@ -15,13 +15,12 @@
 
 use std::fmt;
 
-use memchr::memmem;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::{
     Approval, AssistantMessage, Carried, Digest, LogRecord, Named, SessionStart, ToolResult, ToolStart,
-    TurnEnd, UsageRecord, UserMessage,
+    TurnEnd, UsageRecord, UserMessage, written,
 };
 
 const PREV: &[u8] = b"{\"prev\":\"";
@@ -269,7 +268,7 @@ impl<'a> Envelope<'a> {
             u32::try_from(more).map_err(|_| LineError::Envelope("its \"more\" is too great".to_owned()))?;
         let kind = rest
             .strip_prefix(TYPE)
-            .and_then(|r| memmem::find(r, b"\",").and_then(|at| r.split_at_checked(at)));
+            .and_then(|r| r.windows(2).position(|end| end == b"\",").and_then(|at| r.split_at_checked(at)));
         let Some((kind, body)) = kind else {
             return odd("it has no \"type\" in its place");
         };
@@ -298,6 +297,9 @@ impl<'a> Envelope<'a> {
 
 /// Parses the fields' text of one kind of record, which lacks its opening and closing brace.
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, LineError> {
+    if let Some(record) = written::members(body) {
+        return Ok(record);
+    }
     let mut text = Vec::with_capacity(body.len().saturating_add(2));
     text.push(b'{');
     text.extend_from_slice(body);

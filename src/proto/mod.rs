@@ -18,6 +18,7 @@ mod strict;
 mod text;
 mod tokens;
 mod usage;
+mod written;
 
 pub use baseline::{
     BASELINE_FORMAT, BaselineContent, Framing, ModelIdentity, ReasoningSettings, ReasoningTags, Sampling,

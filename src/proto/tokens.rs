@@ -93,8 +93,7 @@ impl Serialize for TokenIds {
 
 impl<'de> Deserialize<'de> for TokenIds {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let text = <std::borrow::Cow<'de, str>>::deserialize(d)?;
-        Self::from_text(&text).map_err(serde::de::Error::custom)
+        super::ids::from_text(d, Self::from_text)
     }
 }
 
