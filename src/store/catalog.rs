@@ -4,6 +4,8 @@ use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use futures_util::stream::{self, StreamExt as _};
+
 use super::baseline::Baseline;
 use super::copy::UNFINISHED;
 use super::error::{Result, SessionError};
@@ -20,6 +22,9 @@ use crate::proto::{
     BaselineContent, LogRecord, Named, SessionId, SessionInfo, Timestamp, TurnId, TurnUsage, UsageTable,
     count,
 };
+
+/// How many sessions a list reads at once: most are small, and their reading is mostly waiting.
+const AT_ONCE: usize = 4;
 
 /// The sessions under one home.
 #[derive(Debug, Clone)]
@@ -114,13 +119,15 @@ impl<S: Storage> Catalog<S> {
     /// # Errors
     /// The disk's, for the directory of all sessions only.
     pub async fn list(&self) -> Result<Vec<SessionInfo>> {
-        let mut infos = Vec::new();
         let ids = self.ids().await?;
         self.known.keep(&ids);
         let stamps = self.storage.stamps(ids.iter().map(|id| self.dir(id)).collect()).await;
         let stamps = stamps.into_iter().chain(std::iter::repeat_with(Vec::new));
-        for (id, stamps) in ids.iter().zip(stamps) {
-            match self.look(id, stamps).await {
+        let looks = ids.iter().zip(stamps).map(|(id, stamps)| self.look(id, stamps));
+        let mut looks = stream::iter(looks).buffered(AT_ONCE);
+        let mut infos = Vec::new();
+        while let Some(info) = looks.next().await {
+            match info {
                 // deleted since the names were read
                 Err(SessionError::NotFound(_)) => {}
                 info => infos.push(info?),
