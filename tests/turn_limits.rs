@@ -259,8 +259,13 @@ fn no_limit_is_measured_by_a_clock_that_can_be_set() {
     for path in all.iter().filter(|path| path.extension().is_some_and(|ending| ending == "rs")) {
         let text = std::fs::read_to_string(path).unwrap();
         let name = path.strip_prefix(&source).unwrap().display().to_string();
-        let clocks =
-            ["SystemTime", "jiff::Timestamp::now", "jiff::Zoned::now", "UNIX_EPOCH", "CLOCK_REALTIME"];
+        let clocks = [
+            "SystemTime",
+            "jiff::Timestamp::now",
+            "jiff::ZonedDateTime::now",
+            "UNIX_EPOCH",
+            "CLOCK_REALTIME",
+        ];
         if clocks.iter().any(|clock| text.contains(clock)) || text.contains("use jiff") {
             readers.push(name);
         }

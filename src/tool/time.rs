@@ -1,7 +1,7 @@
 //! The built-in `time` tool: the only clock that the model can read, so that none is in the prompt.
 
 use jiff::tz::TimeZone;
-use jiff::{Timestamp, Zoned};
+use jiff::{Timestamp, ZonedDateTime};
 use serde_json::json;
 
 use super::{CallContext, Tool, ToolDescription, ToolFuture, ToolReply};
@@ -32,10 +32,10 @@ impl Tool for Time {
 }
 
 fn tell(now: Timestamp, zone: Option<TimeZone>) -> String {
-    let words = |at: &Zoned| at.strftime("%A %Y-%m-%d %H:%M:%S").to_string();
-    let mut text = format!("{} UTC", words(&now.to_zoned(TimeZone::UTC)));
+    let words = |at: &ZonedDateTime| at.strftime("%A %Y-%m-%d %H:%M:%S").to_string();
+    let mut text = format!("{} UTC", words(&now.to_zoned_datetime(TimeZone::UTC)));
     if let Some(zone) = zone.filter(|zone| !zone.is_unknown() && *zone != TimeZone::UTC) {
-        let local = now.to_zoned(zone);
+        let local = now.to_zoned_datetime(zone);
         let name = local.time_zone().iana_name().map(|name| format!(", {name}")).unwrap_or_default();
         text.push_str(&format!("\n{} local (UTC{}{name})", words(&local), local.strftime("%:z")));
     }
