@@ -21,6 +21,7 @@ rustPlatform.buildRustPackage {
       ../Cargo.toml
       ../LICENSE-APACHE
       ../LICENSE-MIT
+      ../build.rs
       # Cargo.toml names them
       ../tests/bench
       ../tests/counts

@@ -28,6 +28,7 @@ in
       fileset = lib.fileset.unions [
         ../../Cargo.lock
         ../../Cargo.toml
+        ../../build.rs
         ../../clippy.toml
         ../../rustfmt.toml
         ../../docs
