@@ -237,6 +237,8 @@ fn other_sessions_are_a_command_away() {
     terminal.wait_for("session s2 · \"first\"");
     terminal.keys("hello\r");
     terminal.wait_for("You said: hello");
+    // while the turn runs, such a command would only stay at the prompt
+    terminal.wait(|now| now.contains("5 generated") && now.ends_with("\n>"));
     assert!(
         fake.asked().iter().any(|r| matches!(r, Request::Send { session, .. } if session.as_str() == "s2"))
     );

@@ -131,7 +131,7 @@ impl Desk {
             Meaning::Wrong(why) => pen.warn(why)?,
             _ => {
                 line.clone_into(&mut self.initial);
-                pen.warn("the model is at work: this goes when it is done; Ctrl-C stops it, and /drop, /help and /quit go now")?;
+                pen.warn("the model is at work: the command stays at the prompt, for Enter when the answer is there; Ctrl-C stops it, and /drop, /help and /quit go now")?;
             }
         }
         // what was written took the question's place
