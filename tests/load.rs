@@ -9,7 +9,7 @@ mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
+use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use boxmaker::proto::{EventKind, LogRecord, Request, SessionId};
@@ -46,10 +46,22 @@ impl Drop for Follower {
     }
 }
 
+/// What the senders share.
+struct Load {
+    /// Who came first would have more turns than the last.
+    all_there: Barrier,
+    length: Duration,
+    /// Turns of each.
+    sent: Mutex<Vec<u64>>,
+}
+
 /// One sender's work: how many turns of its it saw to the end.
-fn send(socket: PathBuf, session: SessionId, until: Instant, sent: &Mutex<Vec<u64>>, sender: usize) {
+fn send(socket: PathBuf, session: SessionId, load: &Load, sender: usize) {
+    let Load { all_there, length, sent } = load;
     let mut talk = Talk::connect(&socket);
     talk.attach(&session, None);
+    all_there.wait();
+    let until = Instant::now() + *length;
     while Instant::now() < until {
         let n = sent.lock().unwrap()[sender];
         let text = format!("Message {n} of {session}. {}", "z".repeat(200));
@@ -88,11 +100,11 @@ fn spell(bench: &Bench, length: Duration) -> Spell {
     for follower in &stopped {
         kill(Pid::from_raw(i32::try_from(follower.0.id()).unwrap()), Signal::SIGSTOP).unwrap();
     }
-    let (until, sent) = (Instant::now() + length, Mutex::new(vec![0; SENDERS]));
+    let load = Load { all_there: Barrier::new(SENDERS), length, sent: Mutex::new(vec![0; SENDERS]) };
     std::thread::scope(|scope| {
         for (sender, id) in ids.iter().enumerate() {
-            let (socket, id, sent) = (socket.clone(), id.clone(), &sent);
-            scope.spawn(move || send(socket, id, until, sent, sender));
+            let (socket, id, load) = (socket.clone(), id.clone(), &load);
+            scope.spawn(move || send(socket, id, load, sender));
         }
     });
     let loaded = bench.daemon().rss_kb();
@@ -103,7 +115,7 @@ fn spell(bench: &Bench, length: Duration) -> Spell {
     wait_until(Duration::from_secs(60), "idle sessions are dropped", || {
         talk.metric("boxmaker_open_sessions") == 0
     });
-    Spell { ids, sent: sent.into_inner().unwrap(), memory: (loaded, bench.daemon().rss_kb()) }
+    Spell { ids, sent: load.sent.into_inner().unwrap(), memory: (loaded, bench.daemon().rss_kb()) }
 }
 
 /// What a turn leaves in an open session's memory is some kilobytes, as long as it is open: `session_bytes` and
