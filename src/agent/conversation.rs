@@ -5,13 +5,14 @@ use std::rc::Rc;
 
 use tokio::sync::{Mutex, Notify};
 
-use crate::proto::{LogRecord, SessionId, Timestamp, TurnId};
+use crate::proto::{Epoch, Framing, LogRecord, SessionId, Timestamp, TurnId};
 use crate::store::Session;
 
 use super::approval::Question;
 use super::broken::closing_records;
 use super::cancel::{Cancel, StopReason};
 use super::error::AgentError;
+use super::replay::Heard;
 use super::summary::KeptFree;
 
 /// An open session, with room for one turn at a time.
@@ -19,6 +20,8 @@ pub struct Conversation {
     id: SessionId,
     pub(super) session: Mutex<Session>,
     running: RefCell<Option<Rc<Running>>>,
+    /// What the model has heard of an epoch, once that was made from its records.
+    heard: RefCell<Option<(Epoch, Heard)>>,
     /// What its prompts keep free for a summary, once that is known.
     pub(super) kept_free: RefCell<Option<KeptFree>>,
     /// Why the newest turn has no end in the log, when this daemon knows.
@@ -49,6 +52,7 @@ impl Conversation {
             id: session.id().clone(),
             session: Mutex::new(session),
             running: RefCell::new(None),
+            heard: RefCell::new(None),
             kept_free: RefCell::new(None),
             unended: RefCell::default(),
         }
@@ -103,6 +107,16 @@ impl Conversation {
         look(&*self.session.lock().await)
     }
 
+    /// What the model has heard of the session's epoch, for a prompt of the records that there are now.
+    pub(super) fn heard<T>(&self, session: &Session, make: impl FnOnce(&mut Heard) -> T) -> T {
+        let mut kept = self.heard.borrow_mut();
+        let kept = kept.get_or_insert_with(|| (session.epoch(), Heard::new(framing(session))));
+        if kept.0 != session.epoch() {
+            *kept = (session.epoch(), Heard::new(framing(session)));
+        }
+        make(&mut kept.1)
+    }
+
     /// Appends one record outside the turn, such as a name.
     ///
     /// # Errors
@@ -147,6 +161,10 @@ impl Conversation {
             ended.await;
         }
     }
+}
+
+fn framing(session: &Session) -> &Framing {
+    &session.baseline().content().framing
 }
 
 impl Drop for Reservation {

@@ -50,7 +50,7 @@ pub use conversation::Conversation;
 pub use error::AgentError;
 pub use opening::{Settings, differences, freeze, other_model};
 pub use queue::{SlotQueue, Ticket};
-pub use replay::{Piece, Prompt, replay};
+pub use replay::{Heard, Piece, Prompt};
 use slot::Slot;
 
 /// Where events go. Never blocks.

@@ -10,7 +10,7 @@ use crate::proto::{
 
 use super::broken::closing_records;
 use super::carry::{As, Past};
-use super::replay::{OwnedPiece, Piece, replay};
+use super::replay::{Heard, OwnedPiece, Piece, Prompt};
 
 /// What happens next; what cannot happen in a state is left out.
 #[derive(Debug, Clone)]
@@ -111,8 +111,11 @@ fn framing(thinks: bool, opened: bool) -> Framing {
 
 /// A tokeniser of one id a character.
 fn tokens(framing: &Framing, records: &[LogRecord]) -> Vec<TokenId> {
-    let prompt = replay(framing, records);
-    let mut all = prompt.list;
+    all(Heard::new(framing).prompt(framing, records))
+}
+
+fn all(prompt: Prompt<'_>) -> Vec<TokenId> {
+    let mut all = prompt.list.to_vec();
     for piece in prompt.new {
         match piece {
             Piece::Ids(ids) => all.extend_from_slice(ids),
@@ -127,6 +130,8 @@ struct Log {
     framing: Framing,
     sequence: Sequence,
     records: Vec<LogRecord>,
+    /// Kept from record to record, as a daemon does that was not started again meanwhile.
+    heard: Heard,
     epoch: u32,
 }
 
@@ -151,7 +156,8 @@ fn ids_of(piece: &OwnedPiece) -> Vec<TokenId> {
 
 impl Log {
     fn new(framing: Framing) -> Self {
-        let mut log = Self { framing, sequence: Sequence::default(), records: Vec::new(), epoch: 0 };
+        let heard = Heard::new(&framing);
+        let mut log = Self { framing, sequence: Sequence::default(), records: Vec::new(), heard, epoch: 0 };
         assert!(log.push(LogRecord::SessionStart(start(0))));
         log
     }
@@ -167,6 +173,10 @@ impl Log {
         self.records.push(record);
         let new = tokens(&self.framing, &self.records);
         assert!(new.starts_with(&old), "{:?}\n{old:?}\n{new:?}", self.records.last());
+        let kept = self.heard.prompt(&self.framing, &self.records);
+        let mut afresh = Heard::new(&self.framing);
+        assert_eq!(kept, afresh.prompt(&self.framing, &self.records), "{:?}", self.records.last());
+        assert_eq!(self.heard, afresh);
         true
     }
 
@@ -196,6 +206,7 @@ impl Log {
         self.epoch += 1;
         self.sequence = self.sequence.next_epoch();
         self.records.clear();
+        self.heard = Heard::new(&self.framing);
         assert!(self.push(LogRecord::SessionStart(start(self.epoch))));
         if !nothing {
             assert!(self.push(LogRecord::Carried(carried.clone())), "{carried:?}");
@@ -234,7 +245,7 @@ impl Log {
             }
             Step::Answer { text, reasoning, finish, calls, ids } => {
                 // exactly what the agent does: what is pending is what is added
-                let list = replay(&self.framing, &self.records).list.len();
+                let list = Heard::new(&self.framing).prompt(&self.framing, &self.records).list.len();
                 let prompt_ids = tokens(&self.framing, &self.records).split_off(list);
                 let first = self.sequence.next_call().0;
                 let calls = if finish == Finish::ToolCalls { calls } else { 0 };

@@ -22,14 +22,14 @@ impl Turn {
     /// waits for more than that. Gives the calls, or none when the turn has ended.
     pub(super) async fn record(
         &mut self,
-        asked: &Asked,
+        asked: Asked,
         answered: Answered,
         cancel: &Cancel,
     ) -> Result<Option<Calls>, AgentError> {
         if matches!(&answered.ended, Ended::Final(last) if last.truncated && last.stop != Stop::Limit) {
             return Err(AgentError::Shifted);
         }
-        let (finish, end) = self.judge(asked, &answered);
+        let (finish, end) = self.judge(&asked, &answered);
         if answered.ids.is_empty() && finish == Finish::Cancelled {
             // nothing was said, so there is nothing to keep but the end
             self.finish(end.unwrap_or_else(|| End::stopped(StopReason::Cancelled))).await?;
@@ -55,10 +55,11 @@ impl Turn {
             prompt_ids: asked.new_ids().into(),
             ids: ids.into(),
         };
-        let list = [asked.prompt.as_slice(), message.kept_ids()].concat();
-        let context_n = count(list.len());
         // of an epoch's first prompt all is new
         let new_n = count(if asked.expected == 0 { asked.prompt.len() } else { asked.new });
+        let mut list = asked.prompt;
+        list.extend_from_slice(message.kept_ids());
+        let context_n = count(list.len());
         let lost_n = asked.expected.saturating_sub(usage.cache_n);
         let mut batch = Batch::default();
         batch.add(LogRecord::AssistantMessage(message));

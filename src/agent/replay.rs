@@ -2,7 +2,7 @@
 //!
 //! The prompt is the baseline's head, then for each completion what was added for it and what the model
 //! generated, as recorded, then what is new. For any records `r` and any further record `x`,
-//! `replay(r)` is a prefix of `replay(r + x)`: nothing here looks ahead, at a clock, or at anything but
+//! the prompt of `r` is a prefix of that of `r + x`: nothing here looks ahead, at a clock, or at anything but
 //! the records and the framing.
 
 use crate::proto::{AssistantMessage, Carried, CarriedEnd, Framing, LogRecord, TokenId};
@@ -38,7 +38,7 @@ impl From<Piece<'_>> for OwnedPiece {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prompt<'a> {
     /// The head and all recorded ids: what the model has seen or said.
-    pub list: Vec<TokenId>,
+    pub list: &'a [TokenId],
     /// What comes after it, not yet shown to the model.
     pub new: Vec<Piece<'a>>,
     /// Whether what the model says next begins inside its reasoning.
@@ -47,15 +47,15 @@ pub struct Prompt<'a> {
 
 /// What the prompt ends with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Last<'a> {
+enum Last {
     /// The head.
     Head,
     /// The framing that asks the assistant to speak, without a word from it yet.
     Asked,
     /// An assistant's message, or several of which each goes on where the one before was cut off.
     Spoke {
-        /// The last of them.
-        message: &'a AssistantMessage,
+        /// How many calls the last of them has.
+        calls: usize,
         /// It ends inside the model's reasoning.
         thinking: bool,
         /// Nothing was said but reasoning.
@@ -67,58 +67,114 @@ enum Last<'a> {
     Results { left: usize },
 }
 
-/// Rebuilds the prompt from an epoch's records, which must have passed [`crate::proto::Sequence`].
-#[must_use]
-pub fn replay<'a>(framing: &'a Framing, records: &'a [LogRecord]) -> Prompt<'a> {
-    let mut replay = replayed(framing, records);
-    replay.prompt.thinking = replay.open().0;
-    replay.prompt
+/// An epoch's records as far as the model has heard or written them: what nothing that comes later changes, so
+/// that a prompt is made from what is new alone, however long the epoch is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Heard {
+    /// How many records that is.
+    records: usize,
+    list: Vec<TokenId>,
+    last: Last,
 }
 
-fn replayed<'a>(framing: &'a Framing, records: &'a [LogRecord]) -> Replay<'a> {
-    let mut list = Vec::with_capacity(framing.head.len());
-    list.extend_from_slice(&framing.head);
-    let prompt = Prompt { list, new: Vec::new(), thinking: false };
-    let mut replay = Replay { framing, prompt, last: Last::Head };
-    for record in records {
-        match record {
-            LogRecord::Carried(carried) => replay.carried(carried),
-            LogRecord::UserMessage(message) => replay.user(&message.text),
-            LogRecord::AssistantMessage(message) => replay.assistant(message),
-            LogRecord::ToolResult(result) => replay.result(&result.content),
-            // these are for people: the model never sees them
-            LogRecord::SessionStart(_)
-            | LogRecord::ToolStart(_)
-            | LogRecord::Approval(_)
-            | LogRecord::Named(_)
-            | LogRecord::Usage(_)
-            | LogRecord::TurnEnd(_) => {}
-        }
+impl Heard {
+    /// Nothing of an epoch with this framing.
+    #[must_use]
+    pub fn new(framing: &Framing) -> Self {
+        Self { records: 0, list: framing.head.to_vec(), last: Last::Head }
     }
-    replay
+
+    /// The prompt of the epoch's records, which must have passed [`crate::proto::Sequence`], and begin with those of the
+    /// call before.
+    pub fn prompt<'a>(&'a mut self, framing: &'a Framing, records: &'a [LogRecord]) -> Prompt<'a> {
+        let Replay { last, new, .. } = self.replay(framing, records);
+        let thinking = open(framing, last).0;
+        Prompt { list: &self.list, new, thinking }
+    }
+
+    /// The prompt that asks for something beside the conversation: the list up to the newest answer, and a user
+    /// message behind it that is recorded nowhere. What waits to be shown to the model is left out.
+    pub(super) fn aside<'a>(
+        &'a mut self,
+        framing: &'a Framing,
+        records: &'a [LogRecord],
+        text: &'a str,
+    ) -> Prompt<'a> {
+        self.replay(framing, records);
+        let mut replay = Replay { framing, new: Vec::new(), last: self.last };
+        replay.user(text);
+        let thinking = open(framing, replay.last).0;
+        Prompt { list: &self.list, new: replay.new, thinking }
+    }
+
+    /// Takes in what the model has heard or written since; gives what comes after.
+    fn replay<'a>(&mut self, framing: &'a Framing, records: &'a [LogRecord]) -> Replay<'a> {
+        let mut replay = Replay { framing, new: Vec::new(), last: self.last };
+        for (n, record) in records.iter().enumerate().skip(self.records) {
+            let heard: [&[TokenId]; 2] = match record {
+                LogRecord::Carried(carried) => {
+                    replay.carried(carried);
+                    [&carried.prompt_ids, &[]]
+                }
+                LogRecord::AssistantMessage(message) => {
+                    replay.spoke(message);
+                    [&message.prompt_ids, message.kept_ids()]
+                }
+                LogRecord::UserMessage(message) => {
+                    replay.user(&message.text);
+                    continue;
+                }
+                LogRecord::ToolResult(result) => {
+                    replay.result(&result.content);
+                    continue;
+                }
+                // these are for people: the model never sees them
+                LogRecord::SessionStart(_)
+                | LogRecord::ToolStart(_)
+                | LogRecord::Approval(_)
+                | LogRecord::Named(_)
+                | LogRecord::Usage(_)
+                | LogRecord::TurnEnd(_) => continue,
+            };
+            // `prompt_ids` is what was pending here, tokenised when it was sent
+            replay.new.clear();
+            heard.into_iter().for_each(|ids| self.list.extend_from_slice(ids));
+            (self.records, self.last) = (n.saturating_add(1), replay.last);
+        }
+        replay
+    }
 }
 
+/// Whether the assistant is inside its reasoning there, and has said nothing else.
+fn open(framing: &Framing, last: Last) -> (bool, bool) {
+    match last {
+        Last::Spoke { thinking, silent, .. } => (thinking, silent),
+        Last::Said => (false, false),
+        _ => (framing.reasoning.as_ref().is_some_and(|tags| tags.opened_by_prompt), true),
+    }
+}
+
+/// The rules by which what the model has not heard yet is rendered.
 struct Replay<'a> {
     framing: &'a Framing,
-    prompt: Prompt<'a>,
-    last: Last<'a>,
+    new: Vec<Piece<'a>>,
+    last: Last,
 }
 
 impl<'a> Replay<'a> {
     fn ids(&mut self, ids: &'a [TokenId]) {
         if !ids.is_empty() {
-            self.prompt.new.push(Piece::Ids(ids));
+            self.new.push(Piece::Ids(ids));
         }
     }
 
     fn text(&mut self, text: &'a str) {
         if !text.is_empty() {
-            self.prompt.new.push(Piece::Text(text));
+            self.new.push(Piece::Text(text));
         }
     }
 
     fn carried(&mut self, carried: &Carried) {
-        self.prompt.list.extend_from_slice(&carried.prompt_ids);
         self.last = match carried.ends {
             CarriedEnd::Open => Last::Head,
             CarriedEnd::Asked => Last::Asked,
@@ -137,28 +193,21 @@ impl<'a> Replay<'a> {
         self.last = Last::Asked;
     }
 
-    fn assistant(&mut self, message: &'a AssistantMessage) {
-        // `prompt_ids` is what was pending here, tokenised when it was sent
-        self.prompt.new.clear();
-        self.prompt.list.extend_from_slice(&message.prompt_ids);
-        self.prompt.list.extend_from_slice(message.kept_ids());
-        self.spoke(message);
-    }
-
-    fn spoke(&mut self, message: &'a AssistantMessage) {
-        let (thinking, silent) = self.open();
+    fn spoke(&mut self, message: &AssistantMessage) {
+        let (thinking, silent) = open(self.framing, self.last);
         // what was said in the part before stays said, and a thought goes on until something is said
         let nothing = message.text.trim().is_empty() && message.tool_calls.is_empty();
         let thinks = self.framing.reasoning.is_some() && (thinking || message.reasoning.is_some());
-        self.last = Last::Spoke { message, thinking: nothing && thinks, silent: nothing && silent };
+        let calls = message.tool_calls.len();
+        self.last = Last::Spoke { calls, thinking: nothing && thinks, silent: nothing && silent };
     }
 
     fn result(&mut self, content: &'a str) {
         let framing = self.framing;
         let left = match self.last {
-            Last::Spoke { message, .. } => {
+            Last::Spoke { calls, .. } => {
                 self.ids(&framing.tool_open);
-                message.tool_calls.len().saturating_sub(1)
+                calls.saturating_sub(1)
             }
             Last::Results { left } => {
                 self.ids(&framing.tool_between);
@@ -176,20 +225,11 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Whether the assistant is inside its reasoning now, and has said nothing else.
-    fn open(&self) -> (bool, bool) {
-        match self.last {
-            Last::Spoke { thinking, silent, .. } => (thinking, silent),
-            Last::Said => (false, false),
-            _ => (self.framing.reasoning.as_ref().is_some_and(|tags| tags.opened_by_prompt), true),
-        }
-    }
-
     /// Before a user speaks again, the assistant's turn gets an end that a strict template accepts:
     /// reasoning is closed, and where nothing was said stands the stand-in.
     fn close_assistant(&mut self) {
         let framing = self.framing;
-        let (thinking, silent) = self.open();
+        let (thinking, silent) = open(framing, self.last);
         if thinking && let Some(tags) = &framing.reasoning {
             self.ids(&tags.close_ids);
         }
@@ -205,8 +245,7 @@ pub(super) struct Rendering<'a>(Replay<'a>);
 impl<'a> Rendering<'a> {
     /// Behind the head; `opening` stands before the text of the first user message.
     pub(super) fn new(framing: &'a Framing, opening: &'a str) -> Self {
-        let prompt = Prompt { list: Vec::new(), new: Vec::new(), thinking: false };
-        let mut rendering = Self(Replay { framing, prompt, last: Last::Head });
+        let mut rendering = Self(Replay { framing, new: Vec::new(), last: Last::Head });
         rendering.0.text(opening);
         rendering
     }
@@ -253,17 +292,6 @@ impl<'a> Rendering<'a> {
             (true, true) => CarriedEnd::Asked,
             (true, false) => CarriedEnd::Said,
         };
-        (self.0.prompt.new.into_iter().map(OwnedPiece::from).collect(), ends)
+        (self.0.new.into_iter().map(OwnedPiece::from).collect(), ends)
     }
-}
-
-/// The prompt that asks for something beside the conversation: the list up to the newest answer, and a user
-/// message behind it that is recorded nowhere. What waits to be shown to the model is left out.
-pub(super) fn aside<'a>(framing: &'a Framing, records: &'a [LogRecord], text: &'a str) -> Prompt<'a> {
-    let spoke = |record: &LogRecord| matches!(record, LogRecord::AssistantMessage(_) | LogRecord::Carried(_));
-    let heard = records.iter().rposition(spoke).map_or(0, |last| last.saturating_add(1));
-    let mut replay = replayed(framing, records.get(..heard).unwrap_or_default());
-    replay.user(text);
-    replay.prompt.thinking = replay.open().0;
-    replay.prompt
 }

@@ -13,7 +13,7 @@ use super::cancel::{Cancel, Patience};
 use super::completion::{Ended, Look, Streamed, stream};
 use super::end::{End, reached};
 use super::opening::other_model;
-use super::replay::{OwnedPiece, Prompt, replay};
+use super::replay::{OwnedPiece, Prompt};
 use super::room::{Shares, tokenize};
 use super::slot::{Claim, why_lacking};
 use super::turn::Turn;
@@ -58,6 +58,14 @@ impl Asked {
     }
 }
 
+/// A list of its own for a request, with room for what is usually added to it.
+fn with_room(list: &[TokenId]) -> Vec<TokenId> {
+    const ROOM: usize = 1024;
+    let mut own = Vec::with_capacity(list.len().saturating_add(ROOM));
+    own.extend_from_slice(list);
+    own
+}
+
 impl Turn {
     /// Waits for the model server, as long as it takes, and checks that it has the session's model.
     pub(super) async fn ready(&mut self, cancel: &Cancel) -> Result<Option<End>, AgentError> {
@@ -100,9 +108,12 @@ impl Turn {
                 LogRecord::AssistantMessage(message) => Some(message.finish),
                 _ => None,
             });
-            let Prompt { list, new, thinking } = replay(framing, records);
-            let expected = spoke.map_or(0, |finish| cached_after(count(list.len()), finish));
-            (list, new.into_iter().map(OwnedPiece::from).collect::<Vec<_>>(), expected, thinking)
+            self.conversation.heard(session, |heard| {
+                let Prompt { list, new, thinking } = heard.prompt(framing, records);
+                let expected = spoke.map_or(0, |finish| cached_after(count(list.len()), finish));
+                let new: Vec<_> = new.into_iter().map(OwnedPiece::from).collect();
+                (with_room(list), new, expected, thinking)
+            })
         });
         // nobody else waits for the session while the server counts
         let (mut prompt, pieces, expected, thinking) = replayed.await;

@@ -2,10 +2,10 @@
 
 use crate::config::Limits;
 use crate::model::{ModelError, Server, Special};
-use crate::proto::{BaselineContent, LogRecord, TokenId, count};
+use crate::proto::{BaselineContent, Framing, TokenId, count};
 
 use super::error::AgentError;
-use super::replay::{OwnedPiece, Prompt, replay};
+use super::replay::{OwnedPiece, Prompt};
 use super::summary::new_room;
 
 /// What the context is kept for, in tokens: each is what `[limits]` says, or a share of what the head leaves
@@ -54,10 +54,8 @@ pub(super) struct Taken {
 }
 
 impl Taken {
-    /// As an epoch's records say.
-    pub(super) fn of(baseline: &BaselineContent, records: &[LogRecord]) -> Self {
-        let framing = &baseline.framing;
-        let Prompt { list, new, .. } = replay(framing, records);
+    /// As the prompt that an epoch's records make says.
+    pub(super) fn of(framing: &Framing, Prompt { list, new, .. }: Prompt<'_>) -> Self {
         let frame = [&framing.user_open, &framing.user_close, &framing.stand_in_ids].map(|ids| ids.len());
         let known = count(frame.into_iter().fold(list.len(), usize::saturating_add));
         Self { known, pending: new.into_iter().map(OwnedPiece::from).collect() }

@@ -75,7 +75,11 @@ impl Agent {
         let (taken, baseline) = conversation
             .read(|session| {
                 let baseline = session.baseline().content();
-                (room::Taken::of(baseline, session.records()), baseline.clone())
+                let framing = &baseline.framing;
+                let taken = conversation.heard(session, |heard| {
+                    room::Taken::of(framing, heard.prompt(framing, session.records()))
+                });
+                (taken, baseline.clone())
             })
             .await;
         let (limits, n_ctx) = (self.limits(), self.n_ctx.get().unwrap_or(baseline.model.n_ctx));

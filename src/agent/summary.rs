@@ -15,7 +15,7 @@ use super::cancel::Cancel;
 use super::carry::{As, Kept, Past};
 use super::completion::Ended;
 use super::end::{End, reached};
-use super::replay::{OwnedPiece, Prompt, aside};
+use super::replay::{OwnedPiece, Prompt};
 use super::request::Asked;
 use super::room::{Shares, tokenize};
 use super::turn::{Turn, millis};
@@ -190,13 +190,20 @@ impl Turn {
         n_ctx: u64,
     ) -> Result<Option<Asked>, ModelError> {
         let text = instruction(most);
-        let Prompt { list, new, thinking } = aside(&self.baseline.framing, records, &text);
         let spoke = records.iter().rev().find_map(|record| match record {
             LogRecord::AssistantMessage(message) => Some(message.finish),
             _ => None,
         });
+        let framing = &self.baseline.framing;
+        let replayed = self.conversation.read(|session| {
+            self.conversation.heard(session, |heard| {
+                let Prompt { list, new, thinking } = heard.aside(framing, records, &text);
+                let new: Vec<_> = new.into_iter().map(OwnedPiece::from).collect();
+                (list.to_vec(), new, thinking)
+            })
+        });
+        let (list, new, thinking) = replayed.await;
         let expected = spoke.map_or(0, |finish| cached_after(count(list.len()), finish));
-        let new: Vec<OwnedPiece> = new.into_iter().map(OwnedPiece::from).collect();
         self.question(list, &new, (most, n_ctx), (expected, thinking)).await
     }
 

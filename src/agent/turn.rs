@@ -201,7 +201,7 @@ impl Turn {
                 }
                 Err(e) => return Err(e),
             };
-            let Some(calls) = self.record(&asked, answered, cancel).await? else {
+            let Some(calls) = self.record(asked, answered, cancel).await? else {
                 return Ok(());
             };
             if !self.run_tools(calls, cancel).await? {

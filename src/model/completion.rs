@@ -131,9 +131,9 @@ impl std::fmt::Debug for Completion {
     }
 }
 
+/// All of a request but its prompt.
 #[derive(Serialize)]
 struct Body<'a> {
-    prompt: &'a [TokenId],
     // A number: as a text the server would ignore it.
     id_slot: u32,
     cache_prompt: bool,
@@ -235,7 +235,6 @@ pub(super) async fn begin(
         _ => (None, None),
     };
     let body = Body {
-        prompt: request.prompt,
         id_slot: server.slot,
         cache_prompt: true,
         return_tokens: true,
@@ -247,7 +246,7 @@ pub(super) async fn begin(
         thinking: forced,
         grammar: request.calls.and_then(grammar::of),
     };
-    let body = server.encode(PATH, &body)?;
+    let body = server.with_prompt(PATH, request.prompt, &body)?;
     let answer = endpoint.ask(Method::POST, PATH, body, server.silence).await?;
     if answer.status != 200 {
         let status = answer.status;

@@ -10,6 +10,7 @@
 
 mod check;
 mod completion;
+mod encoded;
 mod error;
 mod framing;
 mod grammar;

@@ -1,5 +1,6 @@
 //! The model server as a whole: is it there, what is it, its tokens and its slot.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 
 use super::completion::{Completion, CompletionRequest};
+use super::encoded::Encoded;
 use super::error::ModelError;
 use super::http::Endpoint;
 use super::props::{ModelMeta, Models, Props};
@@ -45,11 +47,13 @@ pub struct Server {
     pub(super) endpoint: Endpoint,
     pub(super) slot: u32,
     pub(super) silence: Duration,
+    /// The newest prompt that was sent.
+    encoded: RefCell<Encoded>,
 }
 
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { endpoint, slot, silence } = self;
+        let Self { endpoint, slot, silence, .. } = self;
         f.debug_struct("Server")
             .field("url", &endpoint.shown)
             .field("slot", slot)
@@ -64,7 +68,8 @@ impl Server {
     #[must_use]
     pub fn new(url: ModelUrl, api_key: Option<String>, slot: u32, silence: Duration) -> Rc<Self> {
         let shown = url.to_string();
-        Rc::new(Self { endpoint: Endpoint { url, shown, api_key }, slot, silence })
+        let endpoint = Endpoint { url, shown, api_key };
+        Rc::new(Self { endpoint, slot, silence, encoded: RefCell::default() })
     }
 
     /// Its address, without credentials.
@@ -288,9 +293,23 @@ impl Server {
         serde_json::from_slice(&answer).map_err(|e| self.endpoint.garbage(path, e.to_string()))
     }
 
-    pub(super) fn encode<B: Serialize>(&self, path: &str, body: &B) -> Result<Vec<u8>, ModelError> {
-        serde_json::to_vec(body)
-            .map_err(|e| self.endpoint.garbage(path, format!("the request cannot be written as JSON: {e}")))
+    fn encode<B: Serialize>(&self, path: &str, body: &B) -> Result<Vec<u8>, ModelError> {
+        serde_json::to_vec(body).map_err(|e| self.unwritable(path, &e))
+    }
+
+    /// As [`Server::encode`], with a prompt as one member more.
+    pub(super) fn with_prompt<B: Serialize>(
+        &self,
+        path: &str,
+        prompt: &[TokenId],
+        body: &B,
+    ) -> Result<Vec<u8>, ModelError> {
+        let rest = self.encode(path, body)?;
+        self.encoded.borrow_mut().body(prompt, &rest).map_err(|e| self.unwritable(path, &e))
+    }
+
+    fn unwritable(&self, path: &str, error: &serde_json::Error) -> ModelError {
+        self.endpoint.garbage(path, format!("the request cannot be written as JSON: {error}"))
     }
 }
 

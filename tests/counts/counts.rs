@@ -13,7 +13,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use boxmaker::agent::replay;
+use boxmaker::agent::Heard;
 use boxmaker::channel::{ChannelLimits, HomeLock, Hub, Listener, Peer, Service, serve};
 use boxmaker::config::ModelUrl;
 use boxmaker::model::{Chunk, CompletionRequest, Server};
@@ -35,6 +35,7 @@ fn main() {
             "chunk" => chunk(times).await,
             "event" => event(times).await,
             "prompt" => prompt(times),
+            "next" => next(times),
             other => panic!("there is no path {other:?}"),
         }
     });
@@ -190,6 +191,20 @@ fn prompt(times: usize) {
     let records: Vec<_> = (1..=100).flat_map(|n| turn(&mut dice, n, 600)).collect();
     let framing = baseline().content().framing.clone();
     for _ in 0..times {
-        assert!(replay(&framing, &records).list.len() > 1000);
+        assert!(Heard::new(&framing).prompt(&framing, &records).list.len() > 1000);
+    }
+}
+
+/// Makes the prompt of each turn of a conversation, one after the other.
+fn next(times: usize) {
+    let mut dice = Dice(3);
+    let records: Vec<_> = (1..=100).flat_map(|n| turn(&mut dice, n, 600)).collect();
+    let framing = baseline().content().framing.clone();
+    let each = records.len() / 100;
+    for _ in 0..times {
+        let mut heard = Heard::new(&framing);
+        for turns in 1..=100 {
+            assert!(!heard.prompt(&framing, &records[..turns * each]).list.is_empty());
+        }
     }
 }
