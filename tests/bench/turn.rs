@@ -10,9 +10,12 @@ use rusqlite::Connection;
 
 use crate::measure::{Pair, ours_first};
 use crate::report::Row;
-use crate::sessions::{APPENDS, Dice, baseline, turn};
+use crate::sessions::{APPENDS, Dice, baseline, named, turn};
 
 const TURNS: usize = 240;
+/// Transactions after which SQLite has used its log again from the beginning: until its first checkpoint, after 1000 pages, that is a
+/// file that grows.
+const BEFORE: usize = 1200;
 /// Turns of a round.
 const BLOCK: usize = 8;
 
@@ -39,6 +42,7 @@ fn one(dir: &Path, place: &str, (name, appends): (&str, &[usize])) -> Row {
     let database = dir.join(format!("{id}.sqlite"));
     let sqlite = open(&database);
     let (mut pair, mut dice) = (Pair::default(), Dice(11));
+    (0..BEFORE).for_each(|_| insert(&sqlite, &named("before")));
     let (mut done, mut round) = (0, 0);
     while done < TURNS {
         let turns: Vec<_> = (done..done + BLOCK).map(|n| records(&mut dice, n as u64 + 1, appends)).collect();
