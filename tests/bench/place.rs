@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
+use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
@@ -128,16 +129,11 @@ impl Drop for Daemon {
     }
 }
 
-/// The processor time that a process has used, all its threads together.
+/// The processor time that a process has used, all its threads together, those that have ended too.
 fn cpu(pid: u32) -> Duration {
-    let mut nanos = 0;
-    for task in fs::read_dir(format!("/proc/{pid}/task")).expect("list its threads") {
-        let path = task.expect("a thread").path().join("schedstat");
-        // a thread may have ended meanwhile
-        let text = fs::read_to_string(path).unwrap_or_default();
-        nanos += text.split_whitespace().next().and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
-    }
-    Duration::from_nanos(nanos)
+    let pid = Pid::from_raw(i32::try_from(pid).expect("a process id"));
+    let clock = clock_getcpuclockid(pid).expect("it runs");
+    clock_gettime(clock).expect("read its clock").into()
 }
 
 /// Writes the files of `dir` to the disk, so that what was made for a measurement is not written during the next.
