@@ -231,7 +231,7 @@ fn change() -> impl Strategy<Value = Change> {
         ])
     };
     prop_oneof![
-        any::<u8>().prop_map(Change::Set),
+        prop_oneof![any::<u8>(), 1..0x30u8].prop_map(Change::Set),
         json().prop_map(Change::Insert),
         json().prop_map(Change::Put),
         (1..40usize).prop_map(Change::Remove),
@@ -284,34 +284,6 @@ proptest! {
     }
 
     #[test]
-    fn whatever_a_record_says_is_what_serde_says(record in record(), changes in prop::collection::vec((any::<prop::sample::Index>(), change()), 0..4)) {
-        let line = encode_line(Digest::of(b"before"), Place::default(), &record).unwrap();
-        let head = line.windows(2).position(|end| end == b"\",").unwrap();
-        let head = head + 2 + line[head + 2..].windows(2).position(|end| end == b"\",").unwrap() + 2;
-        let mut fields = line[head..line.len() - 19].to_vec();
-        for (at, change) in changes {
-            let at = at.index(fields.len() + 1);
-            let to = |length: usize| (at + length).min(fields.len());
-            match change {
-                Change::Set(byte) => drop(fields.splice(at..to(1), [byte])),
-                Change::Insert(text) => drop(fields.splice(at..at, text.bytes())),
-                Change::Put(text) => drop(fields.splice(at..to(text.len()), text.bytes())),
-                Change::Remove(length) => drop(fields.drain(at..to(length))),
-                Change::Double(length) => {
-                    let again = fields[at..to(length)].to_vec();
-                    fields.splice(at..at, again);
-                }
-            }
-        }
-        // what is said of NUL bytes is said before anything is read
-        fields.retain(|byte| *byte != 0);
-        let summed = [&line[..head], &fields].concat();
-        let crc = format!(",\"crc\":\"{:08x}\"}}\n", crc32fast::hash(&summed));
-        let read = Line::decode(&[&summed, crc.as_bytes()].concat()).map(|line| line.record);
-        prop_assert_eq!(read, by_serde(record.kind(), &fields));
-    }
-
-    #[test]
     fn no_line_with_a_changed_byte_reads(record in record(), prev in digest(), place in place(), at in any::<prop::sample::Index>(), by in 1..=255u8) {
         let mut line = encode_line(prev, place, &record).unwrap();
         let at = at.index(line.len());
@@ -341,6 +313,38 @@ proptest! {
             prop_assert_eq!(id.to_string(), text.clone());
             prop_assert!(!text.contains('/') && !text.starts_with('.') && text.len() <= 64);
         }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 5000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_a_record_says_is_what_serde_says(record in record(), changes in prop::collection::vec((any::<prop::sample::Index>(), change()), 0..3)) {
+        let line = encode_line(Digest::of(b"before"), Place::default(), &record).unwrap();
+        let head = line.windows(2).position(|end| end == b"\",").unwrap();
+        let head = head + 2 + line[head + 2..].windows(2).position(|end| end == b"\",").unwrap() + 2;
+        let mut fields = line[head..line.len() - 19].to_vec();
+        for (at, change) in changes {
+            let at = at.index(fields.len() + 1);
+            let to = |length: usize| (at + length).min(fields.len());
+            match change {
+                Change::Set(byte) => drop(fields.splice(at..to(1), [byte])),
+                Change::Insert(text) => drop(fields.splice(at..at, text.bytes())),
+                Change::Put(text) => drop(fields.splice(at..to(text.len()), text.bytes())),
+                Change::Remove(length) => drop(fields.drain(at..to(length))),
+                Change::Double(length) => {
+                    let again = fields[at..to(length)].to_vec();
+                    fields.splice(at..at, again);
+                }
+            }
+        }
+        // what is said of NUL bytes is said before anything is read
+        fields.retain(|byte| *byte != 0);
+        let summed = [&line[..head], &fields].concat();
+        let crc = format!(",\"crc\":\"{:08x}\"}}\n", crc32fast::hash(&summed));
+        let read = Line::decode(&[&summed, crc.as_bytes()].concat()).map(|line| line.record);
+        prop_assert_eq!(read, by_serde(record.kind(), &fields));
     }
 }
 
