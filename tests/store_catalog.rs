@@ -95,8 +95,14 @@ fn records_come_in_pages() {
         }
         for max_bytes in [0, 1, 700, 2500, u64::MAX] {
             let (mut all, mut from, mut pages) = (Vec::new(), Some(0), 0);
+            let one = catalog(&sim);
             while let Some(start) = from {
-                let (page, next) = catalog(&sim).records(&id("a"), start, None, max_bytes).await.unwrap();
+                let (page, next) = one.records(&id("a"), start, None, max_bytes).await.unwrap();
+                // as another one gives it, which has read no page before
+                assert_eq!(
+                    (&page, next),
+                    (&catalog(&sim).records(&id("a"), start, None, max_bytes).await.unwrap().0, next)
+                );
                 assert!(!page.is_empty());
                 all.extend(page);
                 (from, pages) = (next, pages + 1);

@@ -48,6 +48,41 @@ fn a_second_list_reads_no_log() {
     });
 }
 
+#[test]
+fn a_page_reads_nothing_that_an_earlier_one_has_read() {
+    simulated(async {
+        let sim = Sim::new(1);
+        let catalog = catalog(&sim);
+        let mut session = catalog.create(Some(id("a")), baseline(), 0, None).await.unwrap();
+        for n in 1..=6 {
+            if n % 2 == 1 && n > 1 {
+                session.begin_epoch(others(), vec![carried(None, "s")]).await.unwrap();
+            }
+            for append in turn(n, "Hello") {
+                session.append_all(append).await.unwrap();
+            }
+        }
+        let (mut from, mut opened) = (0, Vec::new());
+        loop {
+            let (page, done) = traced(&sim, catalog.records(&id("a"), from, None, 1)).await;
+            opened.push(done.iter().filter(|what| *what == "open").count());
+            let (records, next) = page.unwrap();
+            assert_eq!(records.len(), 1);
+            let Some(next) = next else { break };
+            from = next;
+        }
+        // two files of the epoch that it stands in, and of the next one where it goes over; none where an append of
+        // several records goes on
+        assert!(opened.iter().all(|files| *files <= 4) && opened.contains(&0), "{opened:?}");
+        let (_, done) = traced(&sim, store_support::catalog(&sim).records(&id("a"), from, None, 1)).await;
+        assert_eq!(done.iter().filter(|what| *what == "open").count(), 6);
+        // it is not where the one before has ended: read from the first record on
+        assert_eq!(catalog.records(&id("a"), 0, None, 1).await.unwrap().1, Some(1));
+        assert_eq!(catalog.records(&id("a"), 5, None, 1).await.unwrap().1, Some(6));
+        assert_eq!(catalog.records(&id("a"), 2, None, 1).await.unwrap().1, Some(3));
+    });
+}
+
 /// Does something to some session.
 async fn change(sim: &Sim, catalog: &Catalog<Sim>, rng: &mut Rng) {
     let name = id(["a", "b", "c"][rng.below(3)]);
@@ -106,7 +141,7 @@ fn what_is_known_is_what_a_fresh_look_shows() {
     for seed in 0..100 {
         simulated(async {
             let (sim, mut rng) = (Sim::new(seed), Rng::new(seed));
-            let knowing = catalog(&sim);
+            let (knowing, mut pages) = (catalog(&sim), std::collections::BTreeMap::new());
             for step in 0..25 {
                 // also what another process does: a catalog that knows nothing of the other's lists
                 let other = catalog(&sim);
@@ -114,10 +149,20 @@ fn what_is_known_is_what_a_fresh_look_shows() {
                 change(&sim, at_work, &mut rng).await;
                 let (known, fresh) = (knowing.list().await.unwrap(), catalog(&sim).list().await.unwrap());
                 assert_eq!(known, fresh, "seed {seed}, step {step}");
+                let one = id(["a", "b", "c"][rng.below(3)]);
                 for info in fresh {
                     assert_eq!(knowing.info(&info.id).await.unwrap(), info, "seed {seed}, step {step}");
                     states.insert(format!("{:?} {}", info.state, info.epoch));
                 }
+                // and a page goes on where the one before has ended
+                let (from, max_bytes) = (pages.entry(one.clone()).or_insert(0), [1, 700, 3000][rng.below(3)]);
+                let page = async |catalog: &Catalog<Sim>| {
+                    let page = catalog.records(&one, *from, None, max_bytes).await;
+                    page.map_err(|e| e.to_string())
+                };
+                let (known, fresh) = (page(&knowing).await, page(&catalog(&sim)).await);
+                assert_eq!(known, fresh, "seed {seed}, step {step}, from {from}");
+                *from = known.ok().and_then(|(_, next)| next).unwrap_or(0);
             }
         });
     }

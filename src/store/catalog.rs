@@ -17,10 +17,9 @@ use super::repair::{self, Cut, Remedy};
 use super::session::Session;
 use super::storage::{Kind, Stamp, Storage};
 use super::uring::Uring;
-use super::walk::{Broken, Step, WRITER_PAUSE, WRITER_TRIES, walk, walk_settled};
+use super::walk::{Broken, Start, Step, WRITER_PAUSE, WRITER_TRIES, Walked, walk, walk_settled};
 use crate::proto::{
-    BaselineContent, LogRecord, Named, SessionId, SessionInfo, Timestamp, TurnId, TurnUsage, UsageTable,
-    count,
+    BaselineContent, LogRecord, Named, SessionId, SessionInfo, Timestamp, TurnUsage, UsageTable, count,
 };
 
 /// How many sessions a list reads at once: most are small, and their reading is mostly waiting.
@@ -60,11 +59,15 @@ impl<S: Storage> Catalog<S> {
         &self.storage
     }
 
+    pub(super) fn known(&self) -> &Known {
+        &self.known
+    }
+
     pub(super) fn sessions(&self) -> PathBuf {
         self.home.join("sessions")
     }
 
-    fn dir(&self, id: &SessionId) -> PathBuf {
+    pub(super) fn dir(&self, id: &SessionId) -> PathBuf {
         Session::<S>::dir_for(&self.home, id)
     }
 
@@ -223,7 +226,7 @@ impl<S: Storage> Catalog<S> {
     /// # Errors
     /// Damage, and the disk's.
     pub async fn usage(&self, id: &SessionId) -> Result<Vec<TurnUsage>> {
-        self.settled(id, UsageTable::default, |table, step| {
+        self.settled(id, None, UsageTable::default, |table, step| {
             match step {
                 Step::Epoch(epoch, baseline) => {
                     table.epoch(epoch, count(baseline.content().framing.head.len()));
@@ -233,52 +236,20 @@ impl<S: Storage> Catalog<S> {
             ControlFlow::Continue(())
         })
         .await
-        .map(UsageTable::into_rows)
+        .map(|(table, _)| table.into_rows())
     }
 
-    /// A page of a session's records, or of one turn's, counted from 0 over all epochs: from `from` on, as many as
-    /// make `max_bytes` of lines but at least one; and where the next page begins, if there is one. Takes no
-    /// lock.
-    ///
-    /// # Errors
-    /// Damage at or before the page's end, and the disk's.
-    pub async fn records(
-        &self,
-        id: &SessionId,
-        from: u64,
-        turn: Option<TurnId>,
-        max_bytes: u64,
-    ) -> Result<(Vec<LogRecord>, Option<u64>)> {
-        let page = self
-            .settled(id, Page::default, |page, step| {
-                let Step::Record(found) = step else {
-                    return ControlFlow::Continue(());
-                };
-                if page.number >= from && turn.is_none_or(|turn| found.record.turn() == Some(turn)) {
-                    page.bytes = page.bytes.saturating_add(found.bytes);
-                    if page.bytes > max_bytes && !page.records.is_empty() {
-                        page.next = Some(page.number);
-                        return ControlFlow::Break(());
-                    }
-                    page.records.push(found.record);
-                }
-                page.number = page.number.saturating_add(1);
-                ControlFlow::Continue(())
-            })
-            .await?;
-        Ok((page.records, page.next))
-    }
-
-    /// Walks a session, again when it meets what may be an append that is being written right now.
+    /// Walks a session, from `start` on, again when it meets what may be an append that is being written right now.
     pub(super) async fn settled<T>(
         &self,
         id: &SessionId,
+        start: Option<&Start>,
         begin: impl Fn() -> T,
         visit: impl FnMut(&mut T, Step<'_>) -> ControlFlow<()>,
-    ) -> Result<T> {
+    ) -> Result<(T, Walked)> {
         let append = |broken: &Broken| broken.damage.as_ref().is_some_and(|d| d.is_tail());
-        match walk_settled(&self.storage, &self.dir(id), id, append, begin, visit).await {
-            (so_far, Ok(_)) => Ok(so_far),
+        match walk_settled(&self.storage, &self.dir(id), id, start, append, begin, visit).await {
+            (so_far, Ok(walked)) => Ok((so_far, walked)),
             (_, Err(broken)) => Err(broken.error),
         }
     }
@@ -386,16 +357,6 @@ impl<S: Storage> Catalog<S> {
         }
         Ok(())
     }
-}
-
-/// A page of records, as it fills.
-#[derive(Default)]
-struct Page {
-    records: Vec<LogRecord>,
-    bytes: u64,
-    /// The next record's number.
-    number: u64,
-    next: Option<u64>,
 }
 
 /// How the directory of a deleted session is named until it is gone; no session id begins like this.

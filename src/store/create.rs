@@ -110,7 +110,7 @@ async fn existing<S: Storage>(storage: &S, dir: &Path, id: &SessionId) -> Sessio
         Step::Epoch(..) => ControlFlow::Continue(()),
         Step::Record(_) => ControlFlow::Break(()),
     };
-    match walk_settled(storage, dir, id, begun, || (), first_record).await.1 {
+    match walk_settled(storage, dir, id, None, begun, || (), first_record).await.1 {
         Err(broken) if matches!(broken.error, SessionError::HalfCreated { .. }) => broken.error,
         Err(broken) if begun(&broken) => half_created(dir, id, "its log has no whole record"),
         _ => SessionError::Exists(id.clone()),

@@ -23,8 +23,8 @@ impl<S: Storage> Catalog<S> {
         turn: Option<TurnId>,
         name: Option<String>,
     ) -> Result<Session<S>> {
-        let mut copies = self
-            .settled(id, Vec::new, |copies, step| {
+        let (mut copies, _) = self
+            .settled(id, None, Vec::new, |copies, step| {
                 copy::take(copies, step);
                 ControlFlow::Continue(())
             })

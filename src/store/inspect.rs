@@ -47,7 +47,7 @@ pub(super) async fn look<S: Storage>(
         tally.take(step);
         ControlFlow::Continue(())
     };
-    match walk_settled(storage, dir, id, unfinished, || Tally::new(id), take).await {
+    match walk_settled(storage, dir, id, None, unfinished, || Tally::new(id), take).await {
         (_, Err(Broken { error: error @ SessionError::NotFound(_), .. })) => Err(error),
         looked => Ok(looked),
     }

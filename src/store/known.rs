@@ -1,4 +1,5 @@
-//! What was read of sessions, as long as their files stay the same: so that a list reads only what is new.
+//! What was read of sessions, as long as their files stay the same: so that a list, and the next page of records, read only
+//! what is new.
 //!
 //! It is in memory alone, is worth nothing to anybody who opens a session, and is gone with the process. What was
 //! verified once is not read again while the file is the same one and has at most grown; what it has grown by is
@@ -12,9 +13,9 @@ use std::path::Path;
 use std::rc::Rc;
 
 use super::inspect::Tally;
-use super::scan::{Expected, Mark, scan_from};
+use super::scan::{Expected, Found, Mark, scan_from};
 use super::storage::{Access, Stamp, Storage};
-use super::walk::{Step, Walked, log_path};
+use super::walk::{Start, Step, Walked, log_path};
 use crate::proto::{Digest, Epoch, Sequence, SessionId, SessionInfo};
 
 /// Sessions that were read whole and found whole.
@@ -24,8 +25,32 @@ pub(super) struct Known(Rc<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     sessions: RefCell<HashMap<SessionId, Seen>>,
+    pages: RefCell<HashMap<SessionId, Bookmark>>,
     /// How often something was forgotten: what was read before that may be of the time before it.
     forgotten: Cell<u64>,
+}
+
+/// Where a page of a session's records has ended.
+#[derive(Debug, Clone)]
+pub(super) struct Bookmark {
+    /// The session's files, looked at before they were read.
+    pub stamps: Vec<Stamp>,
+    /// The number of the next record.
+    pub number: u64,
+    /// The records from that on which were read with the page: of one append.
+    pub rest: Vec<Found>,
+    /// Where reading goes on behind them.
+    pub at: Start,
+}
+
+/// Whether files are the same but for one epoch's log, which has grown, and has so many bytes at least.
+fn only_grown(old: &[Stamp], new: &[Stamp], epoch: Epoch, bytes: u64) -> bool {
+    let log = format!("{epoch}.jsonl");
+    let grown = |old: &Stamp, new: &Stamp| {
+        let same = (&old.name, old.file) == (&new.name, new.file);
+        same && old.name == log && new.len > old.len && new.len >= bytes
+    };
+    old.len() == new.len() && old.iter().zip(new).all(|(old, new)| old == new || grown(old, new))
 }
 
 /// A session, read to its end.
@@ -55,13 +80,7 @@ impl Seen {
 
     /// Whether the files are the same but for the newest log, which has grown.
     fn precedes(&self, stamps: &[Stamp]) -> bool {
-        let log = format!("{}.jsonl", self.epoch);
-        let grown = |old: &Stamp, new: &Stamp| {
-            let same = (&old.name, old.file) == (&new.name, new.file);
-            same && old.name == log && new.len > old.len && new.len >= self.end.bytes
-        };
-        self.stamps.len() == stamps.len()
-            && self.stamps.iter().zip(stamps).all(|(old, new)| old == new || grown(old, new))
+        only_grown(&self.stamps, stamps, self.epoch, self.end.bytes)
     }
 
     /// Reads what the newest log has grown by; nothing when that is not whole.
@@ -99,6 +118,22 @@ impl Known {
         }
     }
 
+    /// Takes away where the last page of a session's records has ended, if its files are the same still and have at
+    /// most grown.
+    pub(super) fn bookmark(&self, id: &SessionId, stamps: &[Stamp]) -> Option<Bookmark> {
+        let bookmark = self.0.pages.borrow_mut().remove(id)?;
+        let Start { epoch, end } = &bookmark.at;
+        only_grown(&bookmark.stamps, stamps, *epoch, end.bytes).then_some(bookmark)
+    }
+
+    /// Remembers where a page has ended that was read since [`forgotten`](Self::forgotten) gave this number; that it was
+    /// the last page, when nothing is given.
+    pub(super) fn mark(&self, id: &SessionId, bookmark: Option<Bookmark>, since: u64) {
+        if let Some(bookmark) = bookmark.filter(|_| since == self.forgotten()) {
+            self.0.pages.borrow_mut().insert(id.clone(), bookmark);
+        }
+    }
+
     /// How often something was forgotten so far.
     pub(super) fn forgotten(&self) -> u64 {
         self.0.forgotten.get()
@@ -117,10 +152,12 @@ impl Known {
     pub(super) fn forget(&self, id: &SessionId) {
         self.0.forgotten.set(self.forgotten().wrapping_add(1));
         self.0.sessions.borrow_mut().remove(id);
+        self.0.pages.borrow_mut().remove(id);
     }
 
     /// Forgets all but these, which are in order.
     pub(super) fn keep(&self, ids: &[SessionId]) {
         self.0.sessions.borrow_mut().retain(|id, _| ids.binary_search(id).is_ok());
+        self.0.pages.borrow_mut().retain(|id, _| ids.binary_search(id).is_ok());
     }
 }

@@ -41,6 +41,7 @@ mod kept;
 mod known;
 mod log;
 mod options;
+mod page;
 mod read;
 mod recover;
 mod repair;

@@ -93,7 +93,7 @@ impl Fault {
 }
 
 /// A record that was read.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Found {
     /// Its line's length, newline included.
     pub bytes: u64,
@@ -104,7 +104,8 @@ pub(crate) struct Found {
 /// Whether to go on reading.
 pub(crate) use std::ops::ControlFlow as Flow;
 
-/// Reads a log and gives each record of each whole append to `visit`, until that says to stop.
+/// Reads a log and gives each record of each whole append to `visit`, until that says to stop; to the end of the append in
+/// which it says so.
 pub(crate) async fn scan<F: StorageFile>(
     file: &F,
     expected: &Expected,
@@ -133,7 +134,12 @@ pub(crate) async fn scan_from<F: StorageFile>(
         match checked {
             Ok(false) => {}
             Ok(true) => {
-                if scanner.batch.drain(..).try_for_each(&mut *visit).is_break() {
+                // whoever stops inside an append is given the rest of it
+                let mut stops = false;
+                for found in scanner.batch.drain(..) {
+                    stops |= visit(found).is_break();
+                }
+                if stops {
                     return Ok(Scanned { good: scanner.end(), damage: None, size: lines.read_to() });
                 }
             }

@@ -41,7 +41,7 @@ impl<S: Storage> Catalog<S> {
         let mut all: Vec<(Option<Timestamp>, Vec<Hit>)> = Vec::new();
         for id in ids {
             let begin = || (Tally::new(&id), Vec::new(), false);
-            let walked = self.settled(&id, begin, |(tally, hits, more), step| {
+            let walked = self.settled(&id, None, begin, |(tally, hits, more), step| {
                 if let Step::Record(record) = &step
                     && let Some(hit) = words.hit(&id, &record.record)
                 {
@@ -51,7 +51,7 @@ impl<S: Storage> Catalog<S> {
                 ControlFlow::Continue(())
             });
             match walked.await {
-                Ok((tally, mut hits, more)) => {
+                Ok(((tally, mut hits, more), _)) => {
                     let info = tally.info();
                     hits.iter_mut().for_each(|hit| hit.name.clone_from(&info.name));
                     found.more |= more;

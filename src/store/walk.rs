@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::baseline::Baseline;
 use super::error::{BaselineError, SessionError};
 use super::read::Lines;
-use super::scan::{Damage, DamageKind, Expected, Found, Mark, Scanned, scan};
+use super::scan::{Damage, DamageKind, Expected, Found, Mark, Scanned, scan, scan_from};
 use super::storage::{Access, Entry, Kind, Storage};
 use crate::proto::{Digest, Epoch, Line, LogRecord, Sequence, SessionId};
 
@@ -45,15 +45,24 @@ pub(crate) enum Step<'a> {
     Record(Found),
 }
 
-/// A walk that came to its end.
+/// Where a walk begins that does not begin at the first record.
+#[derive(Debug, Clone)]
+pub(crate) struct Start {
+    /// The epoch.
+    pub epoch: Epoch,
+    /// A place in its log that an earlier walk has reached.
+    pub end: Mark,
+}
+
+/// A walk that came to its end, or was stopped.
 pub(crate) struct Walked {
-    /// The newest epoch.
+    /// The newest epoch, or the one in which it was stopped.
     pub epoch: Epoch,
     /// Its baseline.
     pub baseline: Baseline,
-    /// Where its log ends.
+    /// Where its log ends, or the append with which it was stopped.
     pub end: Mark,
-    /// Bytes of all earlier logs.
+    /// Bytes of all earlier logs that were read.
     pub earlier_bytes: u64,
     /// What the beginning of an epoch that was cut off has left behind.
     pub remains: Vec<String>,
@@ -152,11 +161,12 @@ pub(crate) fn half_created(dir: &Path, id: &SessionId, what: &str) -> SessionErr
 }
 
 /// As [`walk`], again from the start for as long as what ends it may be a writer in the middle of its work, as
-/// `unfinished` says. `begin` makes what `visit` fills.
+/// `unfinished` says. `begin` makes what `visit` fills. The start is the first record, unless another one is given.
 pub(crate) async fn walk_settled<S: Storage, T>(
     storage: &S,
     dir: &Path,
     id: &SessionId,
+    start: Option<&Start>,
     unfinished: impl Fn(&Broken) -> bool,
     begin: impl Fn() -> T,
     mut visit: impl FnMut(&mut T, Step<'_>) -> ControlFlow<()>,
@@ -164,7 +174,7 @@ pub(crate) async fn walk_settled<S: Storage, T>(
     let mut attempt = 1;
     loop {
         let mut so_far = begin();
-        match walk(storage, dir, id, &mut |step| visit(&mut so_far, step)).await {
+        match walk_from(storage, dir, id, start, &mut |step| visit(&mut so_far, step)).await {
             Err(broken) if attempt < WRITER_TRIES && unfinished(&broken) => {
                 attempt += 1;
                 storage.pause(WRITER_PAUSE).await;
@@ -174,7 +184,8 @@ pub(crate) async fn walk_settled<S: Storage, T>(
     }
 }
 
-/// Reads the whole session and gives its parts to `visit`, until that says to stop.
+/// Reads the whole session and gives its parts to `visit`, until that says to stop: then it is still given the rest of
+/// the append that it has stopped in.
 ///
 /// # Errors
 /// The first thing that is not whole.
@@ -184,8 +195,20 @@ pub(crate) async fn walk<S: Storage>(
     id: &SessionId,
     visit: &mut dyn FnMut(Step<'_>) -> ControlFlow<()>,
 ) -> Result<Walked, Broken> {
+    walk_from(storage, dir, id, None, visit).await
+}
+
+/// As [`walk`], from `start` on.
+async fn walk_from<S: Storage>(
+    storage: &S,
+    dir: &Path,
+    id: &SessionId,
+    start: Option<&Start>,
+    visit: &mut dyn FnMut(Step<'_>) -> ControlFlow<()>,
+) -> Result<Walked, Broken> {
     let Epochs { newest, remains } = epochs(storage, dir, id).await?;
-    let mut epoch = Epoch(0);
+    let mut epoch = start.map_or(Epoch(0), |start| start.epoch);
+    let mut begin = start.map(|start| start.end.clone());
     let mut sequence = Sequence::default();
     let mut previous = None;
     let mut earlier_bytes = 0u64;
@@ -194,16 +217,21 @@ pub(crate) async fn walk<S: Storage>(
             Ok(baseline) => baseline,
             Err(e) => return Err(no_baseline(storage, dir, id, epoch, e).await),
         };
-        let mut stopped = visit(Step::Epoch(epoch, &baseline)).is_break();
+        let wanted = visit(Step::Epoch(epoch, &baseline)).is_continue();
+        let mut stopped = !wanted;
         let path = log_path(dir, epoch);
         let file = storage.open(&path, Access::Read).await.map_err(SessionError::io(&path))?;
         let expected = Expected { session: id.clone(), epoch, baseline: baseline.hash(), previous, sequence };
         let mut found = |found| {
-            let flow = if stopped { ControlFlow::Break(()) } else { visit(Step::Record(found)) };
-            stopped = flow.is_break();
+            let flow = if wanted { visit(Step::Record(found)) } else { ControlFlow::Break(()) };
+            stopped |= flow.is_break();
             flow
         };
-        let scanned = scan(&file, &expected, &mut found).await.map_err(SessionError::io(&path))?;
+        let scanned = match begin.take() {
+            Some(begin) => scan_from(&file, &expected, begin, &mut found).await,
+            None => scan(&file, &expected, &mut found).await,
+        };
+        let scanned = scanned.map_err(SessionError::io(&path))?;
         let end = whole(scanned, dir, id, epoch, newest)?;
         if epoch == newest || stopped {
             return Ok(Walked { epoch, baseline, end, earlier_bytes, remains });
