@@ -8,6 +8,7 @@
 mod args;
 mod check;
 mod errors;
+mod footprint;
 mod journal;
 pub mod maintenance;
 mod names;

@@ -23,7 +23,7 @@ use super::args::Common;
 use super::pin::{self, PinError};
 use super::service::{About, Daemon, settings};
 use super::sessions::Sessions;
-use super::{EXIT_CONFIG, fail, journal};
+use super::{EXIT_CONFIG, fail, footprint, journal};
 
 /// What only another configuration mends: a restart does not.
 #[derive(Debug)]
@@ -109,6 +109,7 @@ async fn run(config: Config, common: &Common) -> Result<(), Box<dyn std::error::
     let idle = Duration::from_secs(holder.config.borrow().limits.idle_session_seconds);
     let dropping = tokio::task::spawn_local(async move { holder.sessions.drop_idle(idle).await });
     let reaping = tokio::task::spawn_local(crate::tool::reap_for_ever());
+    let shrinking = tokio::task::spawn_local(footprint::shrink_when_quiet());
     let stop = until_told(Rc::clone(&daemon), common, signals);
     channel::serve(listener, Rc::clone(&daemon), hub, limits, run, async {
         stop.await;
@@ -124,6 +125,7 @@ async fn run(config: Config, common: &Common) -> Result<(), Box<dyn std::error::
     saving.abort();
     dropping.abort();
     reaping.abort();
+    shrinking.abort();
     drop((lock, slots));
     log::info!(EVENT = "ended"; "loopd has ended in order");
     Ok(())

@@ -5,14 +5,19 @@ use std::time::Duration;
 
 use boxmaker::proto::{Request, SessionId};
 
+use crate::measure::Times;
 use crate::place::{Daemon, Place, program};
 use crate::report::Row;
 use crate::scripted_server::Script;
+use crate::stream::first_text;
 use crate::talk::Talk;
 
 const MB: f64 = 1e6;
 const IDLE: Duration = Duration::from_secs(20);
 const CLIENTS: usize = 64;
+/// How long after its last work a daemon has surely given back what that needed.
+const QUIET: Duration = Duration::from_secs(12);
+const ROUNDS: usize = 7;
 
 /// The release binaries.
 pub fn sizes() -> Vec<Row> {
@@ -68,6 +73,22 @@ pub fn fill(place: &Place, talk: &mut Talk, tokens: u64) -> SessionId {
     id
 }
 
+/// What it costs that an idle daemon has given its program text back.
+fn after_idling(place: &Place) -> Row {
+    let mut talk = place.talk();
+    let id = talk.create();
+    talk.turn(&id, "Hello");
+    let (mut after, mut at_once) = (Times::default(), Times::default());
+    for _ in 0..ROUNDS {
+        std::thread::sleep(QUIET);
+        after.push(first_text(&mut talk, &id));
+        at_once.push(first_text(&mut talk, &id));
+    }
+    let more = after.median().as_secs_f64() - at_once.median().as_secs_f64();
+    Row::new("first token after idling, for a client that is connected", after.shown())
+        .beside(format!("the next one: {}", at_once.shown()), format!("{:+.2} ms", more * 1e3))
+}
+
 /// Memory and idle time.
 pub fn memories() -> Vec<Row> {
     let place = Place::new(&format!("clients = {}", CLIENTS + 1));
@@ -84,6 +105,7 @@ pub fn memories() -> Vec<Row> {
     rows.push(memory("memory, idle".to_owned(), &daemon, 6.0));
     let idle = Row::new("processor, idle", format!("{share:.3} % of a core"));
     rows.push(idle.goal("< 0.1 %", share < 0.1));
+    rows.push(after_idling(&place));
     daemon.end();
 
     let (daemon, _) = place.start();
