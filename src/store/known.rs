@@ -18,6 +18,9 @@ use super::storage::{Access, Stamp, Storage};
 use super::walk::{Start, Step, Walked, log_path};
 use crate::proto::{Digest, Epoch, Sequence, SessionId, SessionInfo};
 
+/// How many sessions' pages are remembered at once. Without its bookmark a page is found from the session's beginning.
+const BOOKMARKS: usize = 32;
+
 /// Sessions that were read whole and found whole.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Known(Rc<Inner>);
@@ -130,7 +133,12 @@ impl Known {
     /// the last page, when nothing is given.
     pub(super) fn mark(&self, id: &SessionId, bookmark: Option<Bookmark>, since: u64) {
         if let Some(bookmark) = bookmark.filter(|_| since == self.forgotten()) {
-            self.0.pages.borrow_mut().insert(id.clone(), bookmark);
+            let mut pages = self.0.pages.borrow_mut();
+            // whoever did not go on to the end may never come back
+            if pages.len() >= BOOKMARKS {
+                pages.clear();
+            }
+            pages.insert(id.clone(), bookmark);
         }
     }
 
