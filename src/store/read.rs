@@ -16,15 +16,23 @@ const FIRST_PIECE: usize = 16 * 1024;
 pub(crate) const LONGEST_LINE: usize = 96 * 1024 * 1024;
 
 /// Reads a piece, again when a signal came in between.
-async fn piece<F: StorageFile>(file: &F, at: u64, mut buffer: Vec<u8>) -> io::Result<Vec<u8>> {
-    let wanted = if at == 0 { FIRST_PIECE } else { PIECE };
+async fn piece<F: StorageFile>(file: &F, at: u64, mut buffer: Vec<u8>, wanted: usize) -> io::Result<Vec<u8>> {
     loop {
+        if buffer.capacity() < wanted {
+            // of these zeros none is written before it is needed
+            buffer = vec![0; wanted];
+        }
         buffer.resize(wanted, 0);
         match file.read_at(at, buffer).await {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => buffer = Vec::new(),
             result => return result,
         }
     }
+}
+
+/// How much to ask for next: behind a piece that was not full there is mostly nothing.
+fn next_piece(read: usize, wanted: usize) -> usize {
+    if read < wanted { FIRST_PIECE } else { PIECE }
 }
 
 /// A file's bytes; `None` when there are more than `max`.
@@ -34,9 +42,10 @@ pub(crate) async fn read_whole<S: Storage>(
     max: u64,
 ) -> io::Result<Option<Vec<u8>>> {
     let file = storage.open(path, Access::Read).await?;
-    let (mut bytes, mut buffer, mut at) = (Vec::new(), Vec::new(), 0u64);
+    let (mut bytes, mut buffer, mut at, mut wanted) = (Vec::new(), Vec::new(), 0u64, FIRST_PIECE);
     loop {
-        buffer = piece(&file, at, buffer).await?;
+        buffer = piece(&file, at, buffer, wanted).await?;
+        wanted = next_piece(buffer.len(), wanted);
         if buffer.is_empty() {
             return Ok(Some(bytes));
         }
@@ -82,6 +91,8 @@ pub(crate) struct Lines<'f, F> {
     /// How far the file was read, and whether that is its end.
     read_to: u64,
     ended: bool,
+    /// How much to ask for next.
+    wanted: usize,
     /// The piece whose lines are given, where its next one begins in it and in the file, and what came of checking it.
     piece: Vec<u8>,
     start: usize,
@@ -100,6 +111,7 @@ impl<'f, F: StorageFile> Lines<'f, F> {
             ahead: VecDeque::new(),
             read_to: at,
             ended: false,
+            wanted: if at == 0 { FIRST_PIECE } else { PIECE },
             piece: Vec::new(),
             start: 0,
             at,
@@ -166,7 +178,7 @@ impl<'f, F: StorageFile> Lines<'f, F> {
     }
 
     async fn read(&mut self) -> io::Result<Option<Piece>> {
-        let mut lines = piece(self.file, self.read_to, self.spare.pop().unwrap_or_default()).await?;
+        let mut lines = self.piece(self.read_to).await?;
         let mut searched = 0;
         let whole = loop {
             let unsearched = lines.get(searched..).unwrap_or_default();
@@ -178,7 +190,7 @@ impl<'f, F: StorageFile> Lines<'f, F> {
             if searched > LONGEST_LINE {
                 return self.pass_over(to).await.map(Some);
             }
-            let more = piece(self.file, to, self.spare.pop().unwrap_or_default()).await?;
+            let more = self.piece(to).await?;
             self.ended = more.is_empty();
             if self.ended {
                 break searched;
@@ -200,11 +212,17 @@ impl<'f, F: StorageFile> Lines<'f, F> {
         }))
     }
 
+    async fn piece(&mut self, at: u64) -> io::Result<Vec<u8>> {
+        let read = piece(self.file, at, self.spare.pop().unwrap_or_default(), self.wanted).await?;
+        self.wanted = next_piece(read.len(), self.wanted);
+        Ok(read)
+    }
+
     /// Reads to the end of a line that has none before `to`.
     async fn pass_over(&mut self, mut to: u64) -> io::Result<Piece> {
         let from = self.read_to;
         loop {
-            let more = piece(self.file, to, self.spare.pop().unwrap_or_default()).await?;
+            let more = self.piece(to).await?;
             self.ended = more.is_empty();
             let newline = memchr::memchr(b'\n', &more).map(|newline| newline.saturating_add(1));
             to = to.saturating_add(count(newline.unwrap_or(more.len())));
