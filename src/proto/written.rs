@@ -143,7 +143,10 @@ fn unescaped(letter: u8) -> Option<u8> {
 /// So many bytes are looked at at once.
 const WORD: usize = 8;
 
+// Built for size, the next two would be calls for each word of every text.
+
 /// The first bytes of a text, and zeros behind it where there are too few.
+#[inline(always)]
 fn first_word(text: &[u8]) -> [u8; WORD] {
     text.first_chunk().copied().unwrap_or_else(|| {
         let mut word = [0; WORD];
@@ -154,6 +157,7 @@ fn first_word(text: &[u8]) -> [u8; WORD] {
 
 /// How many bytes stand before the first one that ends a string, or cannot be in one as it is: a quote, a backslash, a
 /// control.
+#[inline(always)]
 fn plain_in(word: [u8; WORD]) -> usize {
     const ONES: u64 = u64::MAX / 255;
     let word = u64::from_le_bytes(word);
@@ -167,14 +171,16 @@ fn plain_in(word: [u8; WORD]) -> usize {
 
 /// The same of a text of any length.
 fn plain(text: &[u8]) -> usize {
+    let (words, rest) = text.as_chunks::<WORD>();
     let mut before = 0usize;
-    loop {
-        let plain = plain_in(first_word(text.get(before..).unwrap_or_default()));
+    for word in words {
+        let plain = plain_in(*word);
         before += plain;
         if plain < WORD {
             return before;
         }
     }
+    before + plain_in(first_word(rest))
 }
 
 impl<'de> Deserializer<'de> for &mut Reader<'de> {
