@@ -3,9 +3,10 @@
 //! Whatever begins in the world (a tool, a question to a person, a request to a server) and whatever is told waits for
 //! the append of all that became final before; between two of them one append is enough.
 
-use crate::proto::{EventKind, LogRecord};
+use crate::proto::{Certainty, EventKind, LogRecord};
 
 use super::AgentError;
+use super::end::End;
 use super::turn::Turn;
 
 type Telling = Box<dyn FnOnce(&Turn)>;
@@ -33,11 +34,6 @@ impl Batch {
         self.then(|turn| turn.publish(kind));
     }
 
-    /// The records, for an append; what follows it stays.
-    pub(super) fn take_records(&mut self) -> Vec<LogRecord> {
-        std::mem::take(&mut self.records)
-    }
-
     /// Tells what waited for the append.
     pub(super) fn told(self, turn: &Turn) {
         self.telling.into_iter().for_each(|tell| tell(turn));
@@ -45,11 +41,22 @@ impl Batch {
 }
 
 impl Turn {
+    /// Makes a batch durable, in one append; what follows that waits still.
+    pub(super) async fn append(&self, batch: &mut Batch) -> Result<(), AgentError> {
+        let records = std::mem::take(&mut batch.records);
+        Ok(self.conversation.session.lock().await.append_all(records).await?)
+    }
+
     /// Makes a batch durable, in one append, and then tells of it.
-    pub(super) async fn commit(&self, batch: &mut Batch) -> Result<(), AgentError> {
-        let mut batch = std::mem::take(batch);
-        self.conversation.session.lock().await.append_all(batch.take_records()).await?;
+    pub(super) async fn commit(&self, mut batch: Batch) -> Result<(), AgentError> {
+        self.append(&mut batch).await?;
         batch.told(self);
         Ok(())
+    }
+
+    /// Adds the turn's end, which is told when it is durable.
+    pub(super) fn end(&self, end: End, batch: &mut Batch) {
+        batch.add(self.end_record(&end));
+        batch.then(|turn| turn.ended(end, Certainty::Durable));
     }
 }

@@ -12,8 +12,8 @@ use super::{AgentError, Counters};
 use crate::config::Limit;
 use crate::model::{Final, ParsedCall, Stop};
 use crate::proto::{
-    AssistantMessage, CallId, Certainty, EventKind, Finish, LogRecord, Timestamp, ToolCall, TurnOutcome,
-    Usage, UsageRecord, count,
+    AssistantMessage, CallId, EventKind, Finish, LogRecord, Timestamp, ToolCall, TurnOutcome, Usage,
+    UsageRecord, count,
 };
 use crate::store::Session;
 
@@ -76,13 +76,12 @@ impl Turn {
         }
         let goes_on = match end {
             Some(end) => {
-                batch.add(self.end_record(&end));
-                batch.then(|turn| turn.ended(end, Certainty::Durable));
+                self.end(end, &mut batch);
                 None
             }
             None => Some(self.take_up(calls, &mut batch, cancel)),
         };
-        self.conversation.session.lock().await.append_all(batch.take_records()).await?;
+        self.append(&mut batch).await?;
         self.generated = self.generated.saturating_add(usage.predicted_n);
         self.agent.slot.holds((self.conversation.id(), self.epoch), list, &self.served).await;
         batch.told(self);

@@ -5,9 +5,7 @@ use std::pin::pin;
 use tokio::time::Instant;
 
 use crate::config::Limit;
-use crate::proto::{
-    Certainty, EventKind, LogRecord, Timestamp, ToolCall, ToolOutcome, ToolResult, ToolStart,
-};
+use crate::proto::{EventKind, LogRecord, Timestamp, ToolCall, ToolOutcome, ToolResult, ToolStart};
 use crate::tool::{self, CallContext, Policy, Prepared, Run, SpillTarget, ToolReply};
 
 use super::AgentError;
@@ -49,7 +47,7 @@ impl Turn {
     pub(super) async fn run_tools(&mut self, mut calls: Calls, cancel: &Cancel) -> Result<bool, AgentError> {
         let mut batch = Batch::default();
         while let Some(next) = calls.next.take() {
-            self.commit(&mut batch).await?;
+            self.commit(std::mem::take(&mut batch)).await?;
             calls.next = match next {
                 Next::Refresh(call) => self.refresh(call, &mut batch, cancel).await,
                 Next::Ask(call, run) => self.approve(call, run, &mut batch, cancel).await,
@@ -63,10 +61,9 @@ impl Turn {
         let end = calls.end.or_else(|| self.out_of_time(cancel));
         let goes_on = end.is_none();
         if let Some(end) = end {
-            batch.add(self.end_record(&end));
-            batch.then(|turn| turn.ended(end, Certainty::Durable));
+            self.end(end, &mut batch);
         }
-        self.commit(&mut batch).await?;
+        self.commit(batch).await?;
         Ok(goes_on)
     }
 
