@@ -10,7 +10,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-const SHORT: &str = "link-arg=-Wl,-z,pack-relative-relocs";
+const SHORT: &str = "-Wl,-z,pack-relative-relocs";
 
 /// It can be linked where the C library is glibc 2.36 or newer, for it calls what that brought.
 const PROBE: &str = "unsafe extern \"C\" { fn arc4random() -> u32; } fn main() { println!(\"{}\", unsafe { arc4random() }); }";
@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=RUSTC_LINKER");
     if can_be_linked(Path::new(&env::var("OUT_DIR")?))? {
-        println!("cargo::rustc-{}", SHORT.replacen("link-arg", "link-arg-bins", 1));
+        println!("cargo::rustc-link-arg-bins={SHORT}");
     }
     Ok(())
 }
@@ -29,7 +29,12 @@ fn can_be_linked(folder: &Path) -> Result<bool, Box<dyn Error>> {
     let source = folder.join("probe.rs");
     fs::write(&source, PROBE)?;
     let mut rustc = Command::new(env::var("RUSTC")?);
-    rustc.arg("--edition=2024").arg("--target").arg(env::var("TARGET")?).arg("-C").arg(SHORT);
+    rustc
+        .arg("--edition=2024")
+        .arg("--target")
+        .arg(env::var("TARGET")?)
+        .arg("-C")
+        .arg(format!("link-arg={SHORT}"));
     if let Some(linker) = env::var_os("RUSTC_LINKER") {
         rustc.arg("-C").arg(format!("linker={}", linker.to_string_lossy()));
     }
