@@ -217,7 +217,7 @@ impl Turn {
                 let message = format!("{why}: the conversation goes on in a new epoch, from a summary");
                 self.publish(EventKind::Notice { code: "rebase".to_owned(), message });
             }
-            match self.summary(&records, (&past, kept), (how, &content), cancel).await? {
+            match self.summary((&past, kept), (how, &content), cancel).await? {
                 Ok(summary) => Some(summary),
                 Err(end) => return Ok(Err(Stopped::End(end))),
             }

@@ -5,7 +5,9 @@
 //! the prompt of `r` is a prefix of that of `r + x`: nothing here looks ahead, at a clock, or at anything but
 //! the records and the framing.
 
-use crate::proto::{AssistantMessage, Carried, CarriedEnd, Framing, LogRecord, TokenId};
+use crate::proto::{
+    AssistantMessage, Carried, CarriedEnd, Finish, Framing, LogRecord, TokenId, cached_after, count,
+};
 
 /// A part of what is new in the prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +45,26 @@ pub struct Prompt<'a> {
     pub new: Vec<Piece<'a>>,
     /// Whether what the model says next begins inside its reasoning.
     pub thinking: bool,
+    /// How many tokens of the list the slot's cache holds after the newest answer; 0 before an epoch's first.
+    pub expected: u64,
+}
+
+/// A [`Prompt`] that outlives the records.
+pub(super) struct OwnedPrompt {
+    /// As in [`Prompt`], with room for what is usually added to it.
+    pub list: Vec<TokenId>,
+    pub new: Vec<OwnedPiece>,
+    pub thinking: bool,
+    pub expected: u64,
+}
+
+impl From<Prompt<'_>> for OwnedPrompt {
+    fn from(Prompt { list, new, thinking, expected }: Prompt<'_>) -> Self {
+        const ROOM: usize = 1024;
+        let mut own = Vec::with_capacity(list.len().saturating_add(ROOM));
+        own.extend_from_slice(list);
+        Self { list: own, new: new.into_iter().map(OwnedPiece::from).collect(), thinking, expected }
+    }
 }
 
 /// What the prompt ends with.
@@ -75,21 +97,22 @@ pub struct Heard {
     records: usize,
     list: Vec<TokenId>,
     last: Last,
+    /// How the newest answer finished.
+    finish: Option<Finish>,
 }
 
 impl Heard {
     /// Nothing of an epoch with this framing.
     #[must_use]
     pub fn new(framing: &Framing) -> Self {
-        Self { records: 0, list: framing.head.to_vec(), last: Last::Head }
+        Self { records: 0, list: framing.head.to_vec(), last: Last::Head, finish: None }
     }
 
     /// The prompt of the epoch's records, which must have passed [`crate::proto::Sequence`], and begin with those of the
     /// call before.
     pub fn prompt<'a>(&'a mut self, framing: &'a Framing, records: &'a [LogRecord]) -> Prompt<'a> {
-        let Replay { last, new, .. } = self.replay(framing, records);
-        let thinking = open(framing, last).0;
-        Prompt { list: &self.list, new, thinking }
+        let replay = self.replay(framing, records);
+        self.with(replay)
     }
 
     /// The prompt that asks for something beside the conversation: the list up to the newest answer, and a user
@@ -103,8 +126,12 @@ impl Heard {
         self.replay(framing, records);
         let mut replay = Replay { framing, new: Vec::new(), last: self.last };
         replay.user(text);
-        let thinking = open(framing, replay.last).0;
-        Prompt { list: &self.list, new: replay.new, thinking }
+        self.with(replay)
+    }
+
+    fn with<'a>(&'a self, Replay { framing, new, last }: Replay<'a>) -> Prompt<'a> {
+        let expected = self.finish.map_or(0, |finish| cached_after(count(self.list.len()), finish));
+        Prompt { list: &self.list, new, thinking: open(framing, last).0, expected }
     }
 
     /// Takes in what the model has heard or written since; gives what comes after.
@@ -118,6 +145,7 @@ impl Heard {
                 }
                 LogRecord::AssistantMessage(message) => {
                     replay.spoke(message);
+                    self.finish = Some(message.finish);
                     [&message.prompt_ids, message.kept_ids()]
                 }
                 LogRecord::UserMessage(message) => {

@@ -6,14 +6,14 @@ use tokio::time::Instant;
 
 use crate::config::Limit;
 use crate::model::{CompletionRequest, ModelError, ReplyParser, ThinkingCap};
-use crate::proto::{EventKind, LogRecord, ReasoningTags, Timestamp, TokenId, cached_after, count};
+use crate::proto::{EventKind, ReasoningTags, Timestamp, TokenId, count};
 
 use super::answer::Answered;
 use super::cancel::{Cancel, Patience};
 use super::completion::{Ended, Look, Streamed, stream};
 use super::end::{End, reached};
 use super::opening::other_model;
-use super::replay::{OwnedPiece, Prompt};
+use super::replay::OwnedPrompt;
 use super::room::{Shares, tokenize};
 use super::slot::{Claim, why_lacking};
 use super::turn::Turn;
@@ -58,14 +58,6 @@ impl Asked {
     }
 }
 
-/// A list of its own for a request, with room for what is usually added to it.
-fn with_room(list: &[TokenId]) -> Vec<TokenId> {
-    const ROOM: usize = 1024;
-    let mut own = Vec::with_capacity(list.len().saturating_add(ROOM));
-    own.extend_from_slice(list);
-    own
-}
-
 impl Turn {
     /// Waits for the model server, as long as it takes, and checks that it has the session's model.
     pub(super) async fn ready(&mut self, cancel: &Cancel) -> Result<Option<End>, AgentError> {
@@ -103,20 +95,11 @@ impl Turn {
     pub(super) async fn ask(&self, cancel: &Cancel) -> Result<Room, AgentError> {
         let framing = &self.baseline.framing;
         let replayed = self.conversation.read(|session| {
-            let records = session.records();
-            let spoke = records.iter().rev().find_map(|record| match record {
-                LogRecord::AssistantMessage(message) => Some(message.finish),
-                _ => None,
-            });
-            self.conversation.heard(session, |heard| {
-                let Prompt { list, new, thinking } = heard.prompt(framing, records);
-                let expected = spoke.map_or(0, |finish| cached_after(count(list.len()), finish));
-                let new: Vec<_> = new.into_iter().map(OwnedPiece::from).collect();
-                (with_room(list), new, expected, thinking)
-            })
+            self.conversation
+                .heard(session, |heard| OwnedPrompt::from(heard.prompt(framing, session.records())))
         });
         // nobody else waits for the session while the server counts
-        let (mut prompt, pieces, expected, thinking) = replayed.await;
+        let OwnedPrompt { list: mut prompt, new: pieces, thinking, expected } = replayed.await;
         let n_ctx = self.n_ctx();
         let counting = async {
             let new = tokenize(&self.agent.server, &pieces).await?;

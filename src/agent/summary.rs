@@ -5,9 +5,7 @@ use std::rc::Rc;
 
 use crate::config::{Limit, Limits};
 use crate::model::{Final, ModelError, Server, Special, Stop};
-use crate::proto::{
-    BaselineContent, Epoch, EventKind, Framing, LogRecord, Summary, SummaryCost, cached_after, count,
-};
+use crate::proto::{BaselineContent, Epoch, EventKind, Framing, Summary, SummaryCost, count};
 
 use super::AgentError;
 use super::answer::Answered;
@@ -15,7 +13,7 @@ use super::cancel::Cancel;
 use super::carry::{As, Kept, Past};
 use super::completion::Ended;
 use super::end::{End, reached};
-use super::replay::{OwnedPiece, Prompt};
+use super::replay::{OwnedPiece, OwnedPrompt};
 use super::request::Asked;
 use super::room::{Shares, tokenize};
 use super::turn::{Turn, millis};
@@ -114,7 +112,6 @@ impl Turn {
     /// Asks for a summary of what is not `kept`.
     pub(super) async fn summary(
         &mut self,
-        records: &[LogRecord],
         (past, kept): (&Past<'_>, Kept),
         (how, content): (As, &BaselineContent),
         cancel: &Cancel,
@@ -123,7 +120,7 @@ impl Turn {
         let most = Shares::of(&self.limits, n_ctx, content.framing.head.len()).summary;
         let asking = async {
             let same = match how {
-                As::Ids => self.ask_aside(records, most, n_ctx).await?,
+                As::Ids => self.ask_aside(most, n_ctx).await?,
                 As::Text => None,
             };
             match same {
@@ -183,27 +180,14 @@ impl Turn {
     }
 
     /// The question behind the epoch's own prompt, if there is room for it.
-    async fn ask_aside(
-        &self,
-        records: &[LogRecord],
-        most: u64,
-        n_ctx: u64,
-    ) -> Result<Option<Asked>, ModelError> {
+    async fn ask_aside(&self, most: u64, n_ctx: u64) -> Result<Option<Asked>, ModelError> {
         let text = instruction(most);
-        let spoke = records.iter().rev().find_map(|record| match record {
-            LogRecord::AssistantMessage(message) => Some(message.finish),
-            _ => None,
-        });
         let framing = &self.baseline.framing;
         let replayed = self.conversation.read(|session| {
-            self.conversation.heard(session, |heard| {
-                let Prompt { list, new, thinking } = heard.aside(framing, records, &text);
-                let new: Vec<_> = new.into_iter().map(OwnedPiece::from).collect();
-                (list.to_vec(), new, thinking)
-            })
+            self.conversation
+                .heard(session, |heard| OwnedPrompt::from(heard.aside(framing, session.records(), &text)))
         });
-        let (list, new, thinking) = replayed.await;
-        let expected = spoke.map_or(0, |finish| cached_after(count(list.len()), finish));
+        let OwnedPrompt { list, new, thinking, expected } = replayed.await;
         self.question(list, &new, (most, n_ctx), (expected, thinking)).await
     }
 
