@@ -2,13 +2,13 @@
 //! grows and into one that was filled and synced before.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use boxmaker::store::{Access, Storage as _, StorageFile as _, Uring, UringFile};
 
-use crate::measure::{Times, median};
+use crate::append::write;
+use crate::measure::{Times, in_turns, median};
 use crate::report::Row;
 
 const FILES: usize = 8;
@@ -43,18 +43,14 @@ async fn one(dir: &Path, place: &str, name: &str, bytes: usize) -> Row {
         let plain = File::create_new(path("plain")).unwrap();
         for round in 0..ROUNDS {
             let mut took = [Duration::ZERO; 3];
-            for turn in 0..3 {
-                let which = (turn + round) % 3;
+            for which in in_turns(took.len(), round) {
                 for record_n in 0..RECORDS {
                     let at = ((round * RECORDS + record_n) * bytes) as u64;
                     let began = Instant::now();
                     match which {
                         0 => filled.append(at, record.clone()).await.synced.unwrap(),
                         1 => grows.append(at, record.clone()).await.synced.unwrap(),
-                        _ => {
-                            plain.write_all_at(&record, at).unwrap();
-                            plain.sync_data().unwrap();
-                        }
+                        _ => write(&plain, &record, at),
                     }
                     let one = began.elapsed();
                     took[which] += one;

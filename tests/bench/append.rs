@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use boxmaker::store::{Session, Uring};
 
-use crate::measure::{Pair, median};
+use crate::measure::{Pair, in_turns, median};
 use crate::report::Row;
 use crate::ring::Ring;
 use crate::sessions::{baseline, named};
@@ -73,8 +73,7 @@ async fn one_file(home: &Path, id: &str, text: usize, pair: &mut Pair, least: &m
     let mut ring = Ring::new();
     for block in 0..BLOCKS {
         let mut took = [Duration::ZERO; 3];
-        for turn in 0..3 {
-            let side = SIDES[(turn + block) % 3];
+        for side in in_turns(SIDES.len(), block).map(|side| SIDES[side]) {
             for n in 0..RECORDS {
                 let (record, at) = (record.clone(), ((block * RECORDS + n) * bytes.len()) as u64);
                 let began = Instant::now();
@@ -97,7 +96,8 @@ async fn one_file(home: &Path, id: &str, text: usize, pair: &mut Pair, least: &m
     }
 }
 
-fn write(file: &File, bytes: &[u8], at: u64) {
+/// The reference: the two system calls.
+pub fn write(file: &File, bytes: &[u8], at: u64) {
     file.write_all_at(bytes, at).unwrap();
     file.sync_data().unwrap();
 }
@@ -130,8 +130,7 @@ fn many(dir: &Path, place: &str, count: usize, goal: f64) -> Row {
     for round in 0..ROUNDS {
         let at = (round * EACH * bytes.len()) as u64;
         let mut took = [Duration::ZERO; 4];
-        for turn in 0..4 {
-            let side = (turn + round) % 4;
+        for side in in_turns(took.len(), round) {
             let began = Instant::now();
             match side {
                 0 => sessions = runtime.block_on(append_at_once(sessions, &record)),

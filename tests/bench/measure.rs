@@ -121,3 +121,8 @@ pub fn median(mut numbers: Vec<f64>) -> f64 {
 pub fn ours_first(round: usize) -> bool {
     round.is_multiple_of(2)
 }
+
+/// The order in which so many sides do their part of a round: each begins one in its turn.
+pub fn in_turns(sides: usize, round: usize) -> impl Iterator<Item = usize> {
+    (0..sides).map(move |turn| (turn + round) % sides)
+}
