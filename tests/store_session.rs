@@ -3,8 +3,11 @@
 
 mod store_support;
 
+use std::path::Path;
+
 use boxmaker::proto::*;
 use boxmaker::store::*;
+use store_support::sim::Sim;
 use store_support::*;
 
 #[test]
@@ -243,4 +246,48 @@ fn a_baseline_holds_no_credentials_and_reads_back_the_same() {
     content.sampling.temperature = None;
     content.format = 2;
     assert!(Baseline::freeze(content).is_err());
+}
+
+#[test]
+fn a_session_s_kept_slot_is_found_without_reading_those_of_others() {
+    let sim = Sim::new(1);
+    let dir = Path::new("/slots");
+    simulated(sim.create_dir(dir)).unwrap();
+    let keep = |session: &str, tokens: u64| {
+        let manifest = SlotManifest {
+            format: SlotManifest::FORMAT,
+            session: id(session),
+            epoch: Epoch(0),
+            saved: Timestamp::from_millis(0),
+            bytes: 24,
+            sha256: Digest::of(b"kept"),
+            tokens,
+            slot: 0,
+            model: content().model,
+        };
+        let path = dir.join(format!("{session}.0123456789abcdef.json"));
+        let json = serde_json::to_vec(&manifest).unwrap();
+        simulated(async {
+            let file = sim.open(&path, Access::New).await.unwrap();
+            file.append(0, json).await.written.unwrap();
+        });
+    };
+    let files = SlotFiles::on(sim.clone(), dir.to_owned());
+    let find = || {
+        let before = sim.ops();
+        let found = simulated(files.find(&id("a"), Epoch(0))).unwrap();
+        (found.map(|kept| kept.manifest.tokens), sim.ops() - before)
+    };
+    keep("b", 1);
+    assert_eq!(find().0, None);
+    keep("a", 7);
+    let (found, alone) = find();
+    assert_eq!(found, Some(7));
+    for n in 0..50 {
+        keep(&format!("other-{n}"), 9);
+    }
+    assert_eq!(find(), (Some(7), alone));
+    // a name that begins with this one's is another session's all the same
+    keep("a.b", 9);
+    assert_eq!(find().0, Some(7));
 }

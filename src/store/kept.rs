@@ -252,14 +252,21 @@ impl<S: Storage> SlotFiles<S> {
     }
 
     async fn of(&self, session: &SessionId) -> Result<Vec<Kept>> {
-        Ok(self.all().await?.into_iter().filter(|kept| kept.manifest.session == *session).collect())
+        // a name may begin with another session's, since that may have a dot: the manifest decides
+        let named = self.manifests(|stem| stem.starts_with(session.as_str())).await?;
+        Ok(named.into_iter().filter(|kept| kept.manifest.session == *session).collect())
     }
 
     async fn all(&self) -> Result<Vec<Kept>> {
+        self.manifests(|_| true).await
+    }
+
+    /// The kept slots whose files' common name is `wanted`: each costs a file to read.
+    async fn manifests(&self, wanted: impl Fn(&str) -> bool) -> Result<Vec<Kept>> {
         let entries = self.storage().list(self.dir()).await.map_err(SessionError::io(self.dir()))?;
         let mut all = Vec::new();
         for entry in entries.into_iter().filter(|e| e.kind == Kind::File) {
-            let Some(stem) = entry.name.strip_suffix(".json") else { continue };
+            let Some(stem) = entry.name.strip_suffix(".json").filter(|stem| wanted(stem)) else { continue };
             let path = self.path(&entry.name)?;
             let file = self.storage().open(&path, Access::Read).await.map_err(SessionError::io(&path))?;
             let text = file.read_at(0, vec![0; MAX_MANIFEST]).await.map_err(SessionError::io(&path))?;
