@@ -233,6 +233,7 @@ fn a_fresh_open_forgets_what_was_only_remembered() {
             let sim = Sim::new(seed);
             let catalog = catalog(&sim);
             let mut session = catalog.create(Some(id("a")), baseline(), 0, None).await.unwrap();
+            session.append(named("first")).await.unwrap();
             sim.fail(1, store_support::sim::Fault::Sync);
             session.append(user(1, "perhaps")).await.unwrap_err();
             catalog.list().await.unwrap();

@@ -3,6 +3,7 @@
 
 mod store_support;
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use boxmaker::proto::*;
@@ -290,4 +291,33 @@ fn a_session_s_kept_slot_is_found_without_reading_those_of_others() {
     // a name that begins with this one's is another session's all the same
     keep("a.b", 9);
     assert_eq!(find().0, Some(7));
+}
+
+#[test]
+fn room_is_set_aside_behind_a_log_and_given_back() {
+    const MB: u64 = 1024 * 1024;
+    let home = home();
+    uring(async {
+        let mut session = Session::create(home.path(), id("a"), baseline(), 0).await.unwrap();
+        let log = session.dir().join("0.jsonl");
+        let sizes = || {
+            let metadata = std::fs::metadata(&log).unwrap();
+            (metadata.len(), metadata.blocks() * 512)
+        };
+        let mut len = sizes().0;
+        for n in 0..300 {
+            let record = named(&format!("{n} {}", "x".repeat(4000)));
+            len += count(encode_line(Digest::of(b""), Place::default(), &record).unwrap().len());
+            session.append(record).await.unwrap();
+            let (length, room) = sizes();
+            assert_eq!(length, len, "the log is as long as its lines");
+            assert!((len..len + MB + 64 * 1024).contains(&room), "{room} for {len}");
+        }
+        assert!(sizes().1 > len + MB / 2, "{:?}", sizes());
+        session.close().await.unwrap();
+        let (length, room) = sizes();
+        assert_eq!(length, len);
+        assert!(room < len + 64 * 1024, "{room} for {len}");
+        assert_eq!(Session::open(home.path(), &id("a")).await.unwrap().records().len(), 301);
+    });
 }

@@ -58,6 +58,13 @@ impl Conversation {
         }
     }
 
+    /// Closes the session: waits for what is under way, and gives back what it has of the disk and does not need.
+    pub async fn close(self) {
+        if let Err(e) = self.session.into_inner().close().await {
+            log::warn!(SESSION:% = self.id; "{e}");
+        }
+    }
+
     /// The session's id.
     #[must_use]
     pub fn id(&self) -> &SessionId {

@@ -107,7 +107,7 @@ async fn run(config: Config, common: &Common) -> Result<(), Box<dyn std::error::
     let saving = tokio::task::spawn_local(async move { saver.agent.save_when_quiet().await });
     let holder = Rc::clone(&daemon);
     let idle = Duration::from_secs(holder.config.borrow().limits.idle_session_seconds);
-    let dropping = tokio::task::spawn_local(async move { holder.sessions.drop_idle(idle).await });
+    let closing = tokio::task::spawn_local(async move { holder.sessions.close_idle(idle).await });
     let reaping = tokio::task::spawn_local(crate::tool::reap_for_ever());
     let shrinking = tokio::task::spawn_local(footprint::shrink_when_quiet());
     let stop = until_told(Rc::clone(&daemon), common, signals);
@@ -123,9 +123,10 @@ async fn run(config: Config, common: &Common) -> Result<(), Box<dyn std::error::
     watchdog.abort();
     stalls.abort();
     saving.abort();
-    dropping.abort();
+    closing.abort();
     reaping.abort();
     shrinking.abort();
+    daemon.sessions.close_all().await;
     drop((lock, slots));
     log::info!(EVENT = "ended"; "loopd has ended in order");
     Ok(())

@@ -272,7 +272,7 @@ impl Daemon {
         if let Some(turn) = self.sessions.find(session).and_then(|c| c.running()) {
             return Err(of_agent(&AgentError::Busy(session.clone(), turn)));
         }
-        drop(self.sessions.close(session));
+        let _nobody_opens_it = self.sessions.shut(session).await;
         self.sessions.catalog().delete(session).await.map_err(|e| of_store(&e))?;
         self.hub.forget(session);
         self.agent.forget_slot(session).await;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, MutexGuard, Notify};
 use tokio::time::Instant;
 
 use crate::agent::{Conversation, Events};
@@ -20,6 +20,8 @@ pub(super) struct Sessions {
     /// One opening at a time, so that nobody meets a session that is half open.
     opening: Mutex<()>,
     most: usize,
+    /// Told when there may be more than that.
+    crowded: Notify,
     events: Rc<dyn Events>,
 }
 
@@ -42,7 +44,14 @@ const MOST_OFTEN: Duration = Duration::from_secs(5);
 impl Sessions {
     /// No session is open yet; at most `most` without a running turn stay so.
     pub(super) fn new(catalog: Catalog, most: usize, events: Rc<dyn Events>) -> Self {
-        Self { catalog, open: RefCell::default(), opening: Mutex::new(()), most, events }
+        Self {
+            catalog,
+            open: RefCell::default(),
+            opening: Mutex::new(()),
+            most,
+            crowded: Notify::new(),
+            events,
+        }
     }
 
     /// The sessions on disk.
@@ -60,7 +69,7 @@ impl Sessions {
             return Ok(conversation);
         }
         // one whose sync failed is let go of first, and with it its lock
-        let unended = self.close(id).and_then(|conversation| conversation.unended());
+        let unended = self.open.borrow_mut().remove(id).and_then(|entry| entry.conversation.unended());
         let (session, cut) = match self.catalog.open(id).await {
             Ok(opened) => opened,
             Err(error @ SessionError::NotFound(_)) => {
@@ -124,35 +133,56 @@ impl Sessions {
         let conversation = Rc::new(Conversation::new(session));
         let entry = Entry { conversation: Rc::clone(&conversation), used: Instant::now() };
         self.open.borrow_mut().insert(conversation.id().clone(), entry);
-        self.shed();
+        if self.count() > self.most {
+            self.crowded.notify_one();
+        }
         conversation
     }
 
-    /// Lets go of a session.
-    pub(super) fn close(&self, id: &SessionId) -> Option<Rc<Conversation>> {
-        self.open.borrow_mut().remove(id).map(|entry| entry.conversation)
+    /// Lets go of a session, as it is. No session is opened until what it gives is dropped.
+    pub(super) async fn shut(&self, id: &SessionId) -> MutexGuard<'_, ()> {
+        let one = self.opening.lock().await;
+        self.open.borrow_mut().remove(id);
+        one
     }
 
-    /// Lets go, every now and then, of the sessions that are too many, and of those that nobody has used for
-    /// `idle`; of none because of its age when that is zero. Never ends.
-    pub(super) async fn drop_idle(&self, idle: Duration) {
+    /// Closes the sessions that are too many as soon as they are, and every now and then those that nobody has used for
+    /// `idle`; none because of its age when that is zero. Never ends.
+    pub(super) async fn close_idle(&self, idle: Duration) {
         let every = (idle / 4).max(MOST_OFTEN);
         loop {
-            tokio::time::sleep(every).await;
-            self.shed();
+            // one in use may have kept them too many
+            let _ = tokio::time::timeout(every, self.crowded.notified()).await;
+            self.shed().await;
             if !idle.is_zero() {
-                self.drop_unused(idle);
+                self.close_unused(idle).await;
             }
         }
     }
 
-    fn drop_unused(&self, idle: Duration) {
-        self.open.borrow_mut().retain(|_, entry| {
+    /// Closes all that are not in use.
+    pub(super) async fn close_all(&self) {
+        self.close_where(|_| true).await;
+    }
+
+    async fn close_unused(&self, idle: Duration) {
+        let unused = |entry: &mut Entry| {
             if entry.in_use() {
                 entry.used = Instant::now();
             }
-            entry.used.elapsed() < idle
-        });
+            entry.used.elapsed() >= idle
+        };
+        self.close_where(unused).await;
+    }
+
+    /// Closes those that are not in use and of which `wanted` says so. Who asks for one meanwhile waits, and opens it anew.
+    async fn close_where(&self, mut wanted: impl FnMut(&mut Entry) -> bool) {
+        let _one = self.opening.lock().await;
+        let gone = |_: &SessionId, entry: &mut Entry| wanted(entry) && !entry.in_use();
+        let gone: Vec<_> = self.open.borrow_mut().extract_if(gone).map(|(_, entry)| entry).collect();
+        for conversation in gone.into_iter().filter_map(|entry| Rc::into_inner(entry.conversation)) {
+            conversation.close().await;
+        }
     }
 
     /// Those with a turn that runs or waits.
@@ -166,16 +196,22 @@ impl Sessions {
         self.open.borrow().len()
     }
 
-    fn shed(&self) {
-        let mut open = self.open.borrow_mut();
-        while open.len() > self.most.max(1) {
-            // one that is in use, or was just asked for, stays
-            let idle = open.iter().filter(|(_, e)| !e.in_use());
-            let Some(oldest) = idle.min_by_key(|(_, e)| e.used).map(|(id, _)| id.clone()) else {
+    /// Closes the least recently used of those that are too many.
+    async fn shed(&self) {
+        let newest = {
+            let open = self.open.borrow();
+            let mut used: Vec<_> =
+                open.values().filter(|entry| !entry.in_use()).map(|entry| entry.used).collect();
+            used.sort_unstable();
+            // one that is in use stays
+            let Some(last) = open.len().checked_sub(self.most.max(1)).and_then(|many| many.checked_sub(1))
+            else {
                 return;
             };
-            open.remove(&oldest);
-        }
+            let Some(newest) = used.get(last).or(used.last()) else { return };
+            *newest
+        };
+        self.close_where(|entry| entry.used <= newest).await;
     }
 }
 
@@ -223,12 +259,12 @@ mod tests {
             let session = sessions.catalog().create(None, baseline(), 0, None).await.unwrap();
             let turn = sessions.adopt(session);
             tokio::time::sleep(IDLE).await;
-            sessions.drop_unused(IDLE);
+            sessions.close_unused(IDLE).await;
             drop(turn);
-            sessions.drop_unused(IDLE);
+            sessions.close_unused(IDLE).await;
             assert_eq!(sessions.count(), 1, "it was in use until now");
             tokio::time::sleep(IDLE).await;
-            sessions.drop_unused(IDLE);
+            sessions.close_unused(IDLE).await;
             assert_eq!(sessions.count(), 0);
         });
     }

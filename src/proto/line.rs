@@ -114,7 +114,7 @@ pub fn encode_line(prev: Digest, place: Place, record: &LogRecord) -> Result<Vec
     }
     line.extend_from_slice(TYPE);
     line.extend_from_slice(record.kind().as_bytes());
-    line.extend_from_slice(b"\",");
+    line.push(b'"');
     match record {
         LogRecord::SessionStart(r) => fields(&mut line, r),
         LogRecord::Carried(r) => fields(&mut line, r),
@@ -148,14 +148,14 @@ fn hex(number: u32) -> [u8; 8] {
     digits
 }
 
-/// Appends `"a":…,"b":…` without the braces.
+/// Appends `,"a":…,"b":…`, without the braces.
 fn fields<T: Serialize>(line: &mut Vec<u8>, record: &T) -> Result<(), serde_json::Error> {
     let at = line.len();
     serde_json::to_writer(&mut *line, record)?;
-    if line.get(at) == Some(&b'{') && line.last() == Some(&b'}') {
-        line.remove(at);
-        line.pop();
+    if let Some(brace) = line.get_mut(at) {
+        *brace = b',';
     }
+    line.pop();
     Ok(())
 }
 

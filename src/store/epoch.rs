@@ -52,6 +52,7 @@ impl<S: Storage> Session<S> {
         let Batch { bytes, last, longest } = Batch::encode(baseline.hash(), &all)?;
         let length = count(bytes.len());
         self.check_size(&all, longest, length)?;
+        self.release().await;
         let begin = Begin {
             storage: self.storage.clone(),
             dir: self.dir.clone(),

@@ -45,14 +45,16 @@ impl Batch {
 /// An open log and the lock that makes this its only writer.
 pub(crate) struct Log<F, L> {
     path: PathBuf,
-    file: F,
+    pub(super) file: F,
     poisoned: Cell<bool>,
+    /// How far room was set aside, or was asked for in vain.
+    pub(super) reserved: Cell<u64>,
     lock: L,
 }
 
 impl<F: StorageFile, L> Log<F, L> {
     pub(crate) fn new(path: PathBuf, file: F, lock: L) -> Self {
-        Self { path, file, poisoned: Cell::new(false), lock }
+        Self { path, file, poisoned: Cell::new(false), reserved: Cell::new(0), lock }
     }
 
     pub(crate) fn path(&self) -> &PathBuf {
@@ -112,6 +114,7 @@ impl<F: StorageFile, L> Log<F, L> {
             }
             Err(e) => e,
         };
+        self.reserved.set(0);
         self.file.truncate(end).await.map_err(|e| self.unknown("cutting back a failed write", e))?;
         self.file.sync().await.map_err(|e| self.unknown("the sync after cutting back a failed write", e))?;
         self.poisoned.set(false);

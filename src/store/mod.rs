@@ -45,6 +45,7 @@ mod page;
 mod read;
 mod recover;
 mod repair;
+mod room;
 mod scan;
 mod search;
 mod session;

@@ -268,6 +268,10 @@ mod tests {
             unreachable!()
         }
 
+        async fn reserve(&self, _: u64, _: u64) -> io::Result<()> {
+            unreachable!()
+        }
+
         async fn truncate(&self, _: u64) -> io::Result<()> {
             unreachable!()
         }

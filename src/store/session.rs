@@ -29,7 +29,7 @@ pub struct Session<S: Storage = Uring> {
     last_usage: Option<Usage>,
     limits: StoreLimits,
     /// The log's acknowledged length, the digest of its last line, and the length of all earlier logs.
-    end: u64,
+    pub(super) end: u64,
     pub(super) last: Digest,
     earlier_bytes: u64,
     pub(super) log: OpenLog<S>,
@@ -302,7 +302,10 @@ impl<S: Storage> Session<S> {
         let length = count(bytes.len());
         self.check_size(&records, longest, length)?;
         let (log, end) = (Rc::clone(&self.log), self.end);
-        let write = Box::pin(async move { log.write(end, bytes).await.map(|()| None) });
+        let write = Box::pin(async move {
+            log.reserve(end, length).await;
+            log.write(end, bytes).await.map(|()| None)
+        });
         self.pending = Some(Pending { records, sequence, last, bytes: length, write, epoch: None });
         self.settle().await
     }
@@ -363,12 +366,14 @@ impl<S: Storage> Session<S> {
         Ok(())
     }
 
-    /// Waits for an append that is under way, and gives the lock back.
+    /// Waits for an append that is under way, and gives the lock back, and what is set aside of the disk.
     ///
     /// # Errors
     /// Those of that append.
     pub async fn close(mut self) -> Result<()> {
-        self.settle().await
+        self.settle().await?;
+        self.release().await;
+        Ok(())
     }
 }
 

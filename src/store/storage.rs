@@ -148,7 +148,11 @@ pub trait StorageFile: 'static {
     /// Writes `bytes` at `at`, and when all of them are written, syncs the file's data: in this order.
     async fn append(&self, at: u64, bytes: Vec<u8>) -> Appended;
 
-    /// Cuts the file to `len` bytes. Durable after the next [`sync`](Self::sync).
+    /// Sets `len` bytes of the disk aside from `at` on, for what will be appended there. The file stays as long as it
+    /// is, and as it is.
+    async fn reserve(&self, at: u64, len: u64) -> io::Result<()>;
+
+    /// Cuts the file to `len` bytes, and gives back what was set aside behind them. Durable after the next [`sync`](Self::sync).
     async fn truncate(&self, len: u64) -> io::Result<()>;
 
     /// Makes the file's data and length durable (`fdatasync`).

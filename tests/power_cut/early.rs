@@ -67,6 +67,10 @@ impl StorageFile for EarlyFile {
         Appended { written, synced: Ok(()) }
     }
 
+    async fn reserve(&self, at: u64, len: u64) -> io::Result<()> {
+        self.0.reserve(at, len).await
+    }
+
     async fn truncate(&self, len: u64) -> io::Result<()> {
         self.0.truncate(len).await
     }

@@ -100,6 +100,15 @@ impl StorageFile for UringFile {
         .await
     }
 
+    async fn reserve(&self, at: u64, len: u64) -> io::Result<()> {
+        let (fd, file) = (self.fd(), Arc::clone(&self.0));
+        ring::spawn(1, move || {
+            let entry = opcode::Fallocate::new(fd, len).offset(at).mode(libc::FALLOC_FL_KEEP_SIZE).build();
+            ring::submit(file, ring::Done, entry)
+        })
+        .await?
+    }
+
     async fn truncate(&self, len: u64) -> io::Result<()> {
         let file = Arc::clone(&self.0);
         let len = i64::try_from(len).map_err(io::Error::other)?;

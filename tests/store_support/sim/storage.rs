@@ -210,18 +210,30 @@ impl StorageFile for SimFile {
         appended
     }
 
+    async fn reserve(&self, _at: u64, _len: u64) -> io::Result<()> {
+        self.sim.run("reserve", &self.path, |_| Ok(())).await
+    }
+
     async fn truncate(&self, len: u64) -> io::Result<()> {
+        let (sim, path, node) = (self.sim.clone(), self.path.clone(), self.node);
         let len = usize::try_from(len).unwrap();
-        self.sim
-            .run("truncate", &self.path, |disk| {
-                if let Some(Node::File { cache, dirty, version, .. }) = disk.nodes.get_mut(&self.node) {
-                    *version += 1;
-                    cache.resize(len, 0);
-                    dirty.retain(|sector| sector * SECTOR < len);
-                }
-                Ok(())
-            })
-            .await
+        let cut = move |disk: &mut Disk| {
+            if let Some(Node::File { cache, dirty, version, .. }) = disk.nodes.get_mut(&node) {
+                *version += 1;
+                cache.resize(len, 0);
+                dirty.retain(|sector| sector * SECTOR < len);
+            }
+            Ok(())
+        };
+        // as the real one: on its way, whoever waits for it, and slow at times
+        let turns = sim.0.borrow_mut().rng.below(100);
+        let task = async move {
+            for _ in 0..turns {
+                tokio::task::yield_now().await;
+            }
+            sim.run("truncate", &path, cut).await
+        };
+        tokio::task::spawn_local(task).await.unwrap()
     }
 
     async fn sync(&self) -> io::Result<()> {
