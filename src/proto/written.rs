@@ -5,6 +5,7 @@
 //! else there is, good or bad, is nothing here, and `serde_json` has the word: it alone says what a record is and what is
 //! wrong with one. What is read here is what it reads, to the same value.
 
+use std::cell::Cell;
 use std::fmt;
 
 use serde::Deserialize;
@@ -13,9 +14,20 @@ use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visit
 
 /// Reads an object's members, which stand there without its braces.
 pub(super) fn members<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Option<T> {
-    let mut reader = Reader { rest: text, unescaped: Vec::new() };
-    let value = T::deserialize(MapAccessDeserializer::new(Items::of(&mut reader))).ok()?;
-    reader.rest.is_empty().then_some(value)
+    let mut reader = Reader { rest: text, unescaped: SPARE.take() };
+    let value = T::deserialize(MapAccessDeserializer::new(Items::of(&mut reader)));
+    if reader.unescaped.len() <= MOST_SPARE {
+        SPARE.set(reader.unescaped);
+    }
+    value.ok().filter(|_| reader.rest.is_empty())
+}
+
+/// The longest buffer that is kept for the next record, in bytes.
+const MOST_SPARE: usize = 64 * 1024;
+
+thread_local! {
+    /// Room for a text without its escapes: to make and fill it anew for each record would take as long as to read that.
+    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
 /// It is not what we write, or not what is wanted.

@@ -1,13 +1,17 @@
-//! One session from its first turn to its two thousandth: whether anything grows with it.
+//! One session from its first turn to its two thousandth: whether anything grows with it. Beside it, turn by turn, a
+//! session that begins anew every few turns, on a daemon of its own: what slows both is the machine.
 
 use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Instant;
 
-use crate::measure::median;
-use crate::place::Place;
+use boxmaker::proto::{Request, SessionId};
+
+use crate::measure::{in_turns, median};
+use crate::place::{Daemon, Place};
 use crate::report::Row;
 use crate::stream::{first_text, one_by_one, straight};
+use crate::talk::Talk;
 
 const TURNS: usize = 2000;
 /// Turns that one point of the plot stands for.
@@ -17,13 +21,13 @@ const TOKENS: usize = 30;
 /// A board's context: the session goes on in new epochs when it is full.
 const CONTEXT: u64 = 32_768;
 
-/// What is plotted: its name, its unit, and a number a point.
+/// What is plotted: its name, its unit, and a number a point, of the session and of one that has just begun.
 struct Series {
     name: &'static str,
     unit: &'static str,
     /// Whether it is to stay as it is.
     goal: bool,
-    points: Vec<f64>,
+    points: Vec<[f64; 2]>,
 }
 
 impl Series {
@@ -36,21 +40,101 @@ impl Series {
         Self { goal: false, ..self }
     }
 
-    /// The medians of the first and the last tenth.
-    fn ends(&self) -> (f64, f64) {
-        let tenth = self.points.len() / 10;
-        let last = self.points.len() - tenth;
-        (median(self.points[..tenth].to_vec()), median(self.points[last..].to_vec()))
+    fn of(&self, which: usize) -> impl Iterator<Item = f64> {
+        self.points.iter().map(move |point| point[which])
     }
+
+    /// The medians of the last tenth, of the session and of new ones at the same time.
+    fn end(&self) -> [f64; 2] {
+        let tenth = self.points.len() / 10;
+        [0, 1].map(|which| median(self.of(which).skip(self.points.len() - tenth).collect()))
+    }
+
+    fn row(&self) -> Row {
+        let ([long, young], unit) = (self.end(), self.unit);
+        // a fifth of a millisecond, or of the whole, is what one run differs from the next by
+        let flat = long <= young * 1.2 + if unit == "ms" { 0.2 } else { 5.0 };
+        let what = format!("{}, the last tenth of {TURNS} turns", self.name);
+        let row = Row::new(what, format!("{long:.2} {unit}")).beside(
+            format!("new sessions, at the same time: {young:.2} {unit}"),
+            format!("{:.2}", long / young),
+        );
+        if self.goal { row.goal("flat", flat) } else { row }
+    }
+}
+
+/// A daemon, its model server and a session.
+struct Side {
+    place: Place,
+    daemon: Daemon,
+    talk: Talk,
+    id: SessionId,
+}
+
+impl Side {
+    fn new() -> Self {
+        let place = Place::new("");
+        place.server.set(|behaviour| behaviour.n_ctx = CONTEXT);
+        let (daemon, _) = place.start();
+        let mut talk = place.talk();
+        let id = talk.create();
+        Self { place, daemon, talk, id }
+    }
+
+    fn begin_anew(&mut self) {
+        let old = std::mem::replace(&mut self.id, self.talk.create());
+        self.talk.ask(Request::Detach { session: old }).expect("detach");
+    }
+
+    /// A turn with a long answer: how long its message took to be durable, and the turn's processor time.
+    fn long(&mut self) -> [f64; 2] {
+        self.place.server.push(one_by_one(TOKENS));
+        let (cpu, began) = (self.daemon.cpu(), Instant::now());
+        self.talk.send(&self.id, "Tell me more");
+        let durable = began.elapsed();
+        self.talk.until_end(&self.id);
+        let used = self.daemon.cpu() - cpu;
+        self.place.server.clear();
+        [durable.as_secs_f64(), used.as_secs_f64()]
+    }
+
+    /// A turn with a short answer: how much later its first token came than that of the same request straight to the server,
+    /// and the turn's processor time.
+    fn short(&mut self) -> [f64; 2] {
+        let cpu = self.daemon.cpu();
+        let ours = first_text(&mut self.talk, &self.id);
+        let used = self.daemon.cpu() - cpu;
+        let more = ours.as_secs_f64() - straight(&self.place).as_secs_f64();
+        self.place.server.clear();
+        [more, used.as_secs_f64()]
+    }
+}
+
+/// A point of each series, of both sides: their turns alternate.
+fn point(sides: &mut [Side; 2]) -> [[f64; 2]; 4] {
+    let mut measured = [const { [const { Vec::new() }; 4] }; 2];
+    for turn in 0..POINT {
+        for which in in_turns(sides.len(), turn / 2) {
+            let [durable, more, long, short] = &mut measured[which];
+            let (times, processor, [time, used]) = match turn % 2 {
+                0 => (durable, long, sides[which].long()),
+                _ => (more, short, sides[which].short()),
+            };
+            times.push(time);
+            processor.push(used);
+        }
+    }
+    let sides = measured.map(|side| {
+        let [durable, more, long, short] = side.map(median);
+        // what is the turn's, and not its tokens', is in both
+        [durable * 1e3, more * 1e3, (long - short) * 1e6 / (TOKENS - 2) as f64, short * 1e3]
+    });
+    [0, 1, 2, 3].map(|series| sides.map(|side| side[series]))
 }
 
 /// Has the conversation, and plots it to `plot`.
 pub fn rows(plot: &Path) -> Vec<Row> {
-    let place = Place::new("");
-    place.server.set(|behaviour| behaviour.n_ctx = CONTEXT);
-    let (daemon, _) = place.start();
-    let mut talk = place.talk();
-    let id = talk.create();
+    let mut sides = [Side::new(), Side::new()];
     let mut all = [
         Series::new("durable append of the message", "ms"),
         Series::new("first token, more than the same request straight to the server", "ms"),
@@ -58,47 +142,16 @@ pub fn rows(plot: &Path) -> Vec<Row> {
         Series::new("processor time of a turn with an answer of two tokens", "ms").shown(),
     ];
     for _ in 0..TURNS / POINT {
-        let mut point = [const { Vec::new() }; 2];
-        let (mut long, mut short) = (Vec::new(), Vec::new());
-        for turn in 0..POINT {
-            if turn % 2 == 0 {
-                place.server.push(one_by_one(TOKENS));
-                let before = daemon.cpu();
-                let began = Instant::now();
-                talk.send(&id, "Tell me more");
-                point[0].push(began.elapsed().as_secs_f64() * 1e3);
-                talk.until_end(&id);
-                long.push((daemon.cpu() - before).as_secs_f64());
-            } else {
-                let before = daemon.cpu();
-                let ours = first_text(&mut talk, &id);
-                short.push((daemon.cpu() - before).as_secs_f64());
-                point[1].push((ours.as_secs_f64() - straight(&place).as_secs_f64()) * 1e3);
-            }
-            place.server.clear();
-        }
-        let (long, short) = (median(long), median(short));
-        // what is the turn's, and not its tokens', is in both
-        let each = (long - short) * 1e6 / (TOKENS - 2) as f64;
-        let numbers = point.map(median).into_iter().chain([each, short * 1e3]);
-        all.iter_mut().zip(numbers).for_each(|(series, number)| series.points.push(number));
+        all.iter_mut().zip(point(&mut sides)).for_each(|(series, point)| series.points.push(point));
+        sides[1].begin_anew();
     }
+    let [Side { daemon, mut talk, id, .. }, young] = sides;
     let info = talk.info(&id);
     daemon.end();
+    young.daemon.end();
     assert!(info.turns >= TURNS as u64, "{info:?}");
     std::fs::write(plot, svg(&all)).expect("write the plot");
-    // a fifth of a millisecond, or of the whole, is what one run differs from the next by
-    let rows = all.iter().map(|series| {
-        let ((first, last), unit) = (series.ends(), series.unit);
-        let flat = last <= first * 1.2 + if unit == "ms" { 0.2 } else { 5.0 };
-        let row = Row::new(
-            format!("{}, the last tenth of {TURNS} turns", series.name),
-            format!("{last:.2} {unit}"),
-        );
-        let row = row.beside(format!("the first tenth: {first:.2} {unit}"), format!("{:.2}", last / first));
-        if series.goal { row.goal("flat", flat) } else { row }
-    });
-    rows.collect()
+    all.iter().map(Series::row).collect()
 }
 
 const WIDTH: f64 = 720.0;
@@ -120,13 +173,16 @@ fn svg(all: &[Series]) -> String {
 
 fn panel(svg: &mut String, top: f64, series: &Series) {
     let (upper, lower, right) = (top + 24.0, top + PANEL - 22.0, WIDTH - 10.0);
-    let most = series.points.iter().copied().fold(0.0, f64::max).max(1e-9) * 1.1;
+    let most = series.points.iter().flatten().copied().fold(0.0, f64::max).max(1e-9) * 1.1;
     let across = (right - LEFT) / (series.points.len() - 1) as f64;
-    let mut line = String::new();
-    for (n, value) in series.points.iter().enumerate() {
-        let (x, y) = (LEFT + across * n as f64, lower - (value.max(0.0) / most) * (lower - upper));
-        write!(line, "{x:.1},{y:.1} ").expect("write to a string");
-    }
+    let line = |which| {
+        let mut line = String::new();
+        for (n, value) in series.of(which).enumerate() {
+            let (x, y) = (LEFT + across * n as f64, lower - (value.max(0.0) / most) * (lower - upper));
+            write!(line, "{x:.1},{y:.1} ").expect("write to a string");
+        }
+        line
+    };
     let text = |x: f64, y: f64, anchor: &str, what: &str| {
         format!("<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\">{what}</text>\n")
     };
@@ -138,8 +194,10 @@ fn panel(svg: &mut String, top: f64, series: &Series) {
     writeln!(
         svg,
         "<path d=\"M{LEFT},{upper} V{lower} H{right}\" fill=\"none\" stroke=\"#888\"/>\n\
+         <polyline points=\"{}\" fill=\"none\" stroke=\"#bbb\" stroke-width=\"1.5\"/>\n\
          <polyline points=\"{}\" fill=\"none\" stroke=\"#06c\" stroke-width=\"1.5\"/>",
-        line.trim_end()
+        line(1).trim_end(),
+        line(0).trim_end()
     )
     .expect("write to a string");
 }

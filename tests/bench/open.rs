@@ -103,7 +103,7 @@ pub fn rows(home: &Path) -> Vec<Row> {
     };
     let dir = home.join("sessions/long");
     let mut pair = Pair::default();
-    for round in 0..7 {
+    for round in 0..15 {
         let (mut kept, mut parsed) = (0, 0);
         let ours = || {
             let took;
