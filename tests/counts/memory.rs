@@ -89,6 +89,10 @@ impl StorageFile for MemoryFile {
         Appended { written: Ok(bytes.len()), synced: Ok(()) }
     }
 
+    async fn reserve(&self, _: u64, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+
     async fn truncate(&self, len: u64) -> io::Result<()> {
         self.0.borrow_mut().truncate(usize::try_from(len).unwrap());
         Ok(())
