@@ -321,3 +321,33 @@ fn room_is_set_aside_behind_a_log_and_given_back() {
         assert_eq!(Session::open(home.path(), &id("a")).await.unwrap().records().len(), 301);
     });
 }
+
+#[test]
+fn a_runtime_that_ends_in_mid_append_leaves_the_log_locked() {
+    let home = home();
+    uring(async {
+        let mut session = Session::create(home.path(), id("a"), baseline(), 0).await.unwrap();
+        begin_only(session.append(named("last words"))).await;
+        drop(session);
+        // and with this the runtime ends; what the kernel was given it may still do
+    });
+    uring(async {
+        let error = Session::open(home.path(), &id("a")).await.unwrap_err();
+        assert!(matches!(error, SessionError::Locked(_)), "{error}");
+    });
+}
+
+#[test]
+fn what_somebody_else_wrote_behind_a_log_is_not_cut_with_the_room() {
+    let home = home();
+    uring(async {
+        let mut session = Session::create(home.path(), id("a"), baseline(), 0).await.unwrap();
+        session.append(named("ours")).await.unwrap();
+        let log = session.dir().join("0.jsonl");
+        let mut whole = std::fs::read(&log).unwrap();
+        whole.extend_from_slice(b"theirs");
+        std::fs::write(&log, &whole).unwrap();
+        session.close().await.unwrap();
+        assert_eq!(std::fs::read(&log).unwrap(), whole);
+    });
+}

@@ -120,13 +120,14 @@ async fn run(config: Config, common: &Common) -> Result<(), Box<dyn std::error::
         daemon.tools.close().await;
     })
     .await?;
+    // it waits for one that is being closed, too
+    daemon.sessions.close_all().await;
     watchdog.abort();
     stalls.abort();
     saving.abort();
     closing.abort();
     reaping.abort();
     shrinking.abort();
-    daemon.sessions.close_all().await;
     drop((lock, slots));
     log::info!(EVENT = "ended"; "loopd has ended in order");
     Ok(())

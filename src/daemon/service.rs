@@ -269,11 +269,12 @@ impl Daemon {
     }
 
     async fn delete(&self, session: &SessionId) -> Result<Reply, ErrorBody> {
-        if let Some(turn) = self.sessions.find(session).and_then(|c| c.running()) {
-            return Err(of_agent(&AgentError::Busy(session.clone(), turn)));
-        }
-        let _nobody_opens_it = self.sessions.shut(session).await;
+        let nobody_opens_it = self.sessions.shut(session).await.map_err(|used| match used.running() {
+            Some(turn) => of_agent(&AgentError::Busy(session.clone(), turn)),
+            None => of_store(&SessionError::Locked(session.clone())),
+        })?;
         self.sessions.catalog().delete(session).await.map_err(|e| of_store(&e))?;
+        drop(nobody_opens_it);
         self.hub.forget(session);
         self.agent.forget_slot(session).await;
         log::info!(SESSION:% = session, EVENT = "session_deleted"; "session {session} was deleted");

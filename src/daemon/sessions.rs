@@ -139,11 +139,16 @@ impl Sessions {
         conversation
     }
 
-    /// Lets go of a session, as it is. No session is opened until what it gives is dropped.
-    pub(super) async fn shut(&self, id: &SessionId) -> MutexGuard<'_, ()> {
+    /// Lets go of a session, as it is; gives it back when a turn or a request has it. No session is opened until the guard is
+    /// dropped.
+    pub(super) async fn shut(&self, id: &SessionId) -> Result<MutexGuard<'_, ()>, Rc<Conversation>> {
         let one = self.opening.lock().await;
-        self.open.borrow_mut().remove(id);
-        one
+        let mut open = self.open.borrow_mut();
+        if let Some(entry) = open.get(id).filter(|entry| entry.in_use()) {
+            return Err(Rc::clone(&entry.conversation));
+        }
+        open.remove(id);
+        Ok(one)
     }
 
     /// Closes the sessions that are too many as soon as they are, and every now and then those that nobody has used for
@@ -265,6 +270,31 @@ mod tests {
             assert_eq!(sessions.count(), 1, "it was in use until now");
             tokio::time::sleep(IDLE).await;
             sessions.close_unused(IDLE).await;
+            assert_eq!(sessions.count(), 0);
+        });
+    }
+
+    #[test]
+    fn a_session_in_use_is_neither_shut_nor_closed() {
+        let home = tempfile::tempdir().unwrap();
+        Uring::runtime().unwrap().block_on(async {
+            let catalog = Catalog::new(home.path().to_owned(), OpenOptions::default());
+            let sessions = Sessions::new(catalog, 1, Rc::new(Nobody));
+            let session = sessions.catalog().create(None, baseline(), 0, None).await.unwrap();
+            let id = session.id().clone();
+            let used = sessions.adopt(session);
+            // whoever deletes waits for an opening, and a turn may begin meanwhile
+            let opening = sessions.opening.lock().await;
+            let shut = sessions.shut(&id);
+            let begins = async {
+                tokio::task::yield_now().await;
+                drop(opening);
+            };
+            assert!(tokio::join!(shut, begins).0.is_err());
+            sessions.close_all().await;
+            assert_eq!(sessions.count(), 1);
+            drop(used);
+            assert!(sessions.shut(&id).await.is_ok());
             assert_eq!(sessions.count(), 0);
         });
     }

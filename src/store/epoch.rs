@@ -11,7 +11,7 @@ use std::rc::Rc;
 use super::baseline::Baseline;
 use super::create::{write_baseline, write_new};
 use super::error::{Result, SessionError, Unknown};
-use super::log::{Batch, Log};
+use super::log::{Batch, Log, locked};
 use super::repair::move_remains;
 use super::session::{OpenLog, Pending, Session};
 use super::storage::{Access, Kind, Storage};
@@ -61,7 +61,7 @@ impl<S: Storage> Session<S> {
             old: Rc::clone(&self.log),
         };
         let content = baseline.clone();
-        let write = Box::pin(async move { begin.run(&content, bytes).await.map(Some) });
+        let write = locked(&self.log, async move { begin.run(&content, bytes).await.map(Some) });
         let epoch = Some((epoch, baseline));
         self.pending = Some(Pending { records: all, sequence, last, bytes: length, write, epoch });
         self.settle().await

@@ -2,7 +2,9 @@
 
 use std::cell::Cell;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::path::PathBuf;
+use std::pin::Pin;
 
 use nix::libc;
 
@@ -40,6 +42,20 @@ impl Batch {
         }
         Ok(batch)
     }
+}
+
+/// Boxes what is done to a log, which stays locked until that has ended. When the runtime is shut down in the middle, the kernel
+/// or a thread may still be at it; then the log stays locked until the process has ended.
+pub(super) fn locked<F, L: Clone + 'static, T>(
+    log: &Log<F, L>,
+    work: impl Future<Output = T> + 'static,
+) -> Pin<Box<dyn Future<Output = T>>> {
+    let lock = ManuallyDrop::new(log.lock.clone());
+    Box::pin(async move {
+        let done = work.await;
+        drop(ManuallyDrop::into_inner(lock));
+        done
+    })
 }
 
 /// An open log and the lock that makes this its only writer.
@@ -122,7 +138,7 @@ impl<F: StorageFile, L> Log<F, L> {
     }
 
     /// Whether the file certainly has no byte from `end` on.
-    async fn ends_at(&self, end: u64) -> bool {
+    pub(super) async fn ends_at(&self, end: u64) -> bool {
         self.file.read_at(end, vec![0; 1]).await.is_ok_and(|behind| behind.is_empty())
     }
 

@@ -6,7 +6,7 @@
 
 use std::rc::Rc;
 
-use super::log::Log;
+use super::log::{Log, locked};
 use super::session::{Pending, Session};
 use super::storage::{Storage, StorageFile};
 
@@ -32,8 +32,11 @@ impl<F: StorageFile, L> Log<F, L> {
         if self.is_poisoned() || self.reserved.replace(0) <= end {
             return;
         }
-        // what cannot be given back stays; the log is as it was
-        let _ = self.file.truncate(end).await;
+        // bytes that somebody else put there are not ours to cut
+        if self.ends_at(end).await {
+            // what cannot be given back stays; the log is as it was
+            let _ = self.file.truncate(end).await;
+        }
     }
 }
 
@@ -43,7 +46,7 @@ impl<S: Storage> Session<S> {
     pub(super) async fn release(&mut self) {
         if self.ready().await.is_ok() {
             let (log, end) = (Rc::clone(&self.log), self.end);
-            let write = Box::pin(async move {
+            let write = locked(&self.log, async move {
                 log.release(end).await;
                 Ok(None)
             });

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use super::baseline::Baseline;
 use super::create::Made;
 use super::error::{Result, SessionError};
-use super::log::{Batch, Log};
+use super::log::{Batch, Log, locked};
 use super::options::{MAX_RECORD_BYTES, OpenOptions, StoreLimits, TornTail};
 use super::repair::{self, Cut};
 use super::storage::Storage;
@@ -302,7 +302,7 @@ impl<S: Storage> Session<S> {
         let length = count(bytes.len());
         self.check_size(&records, longest, length)?;
         let (log, end) = (Rc::clone(&self.log), self.end);
-        let write = Box::pin(async move {
+        let write = locked(&self.log, async move {
             log.reserve(end, length).await;
             log.write(end, bytes).await.map(|()| None)
         });
