@@ -201,22 +201,15 @@ impl Sessions {
         self.open.borrow().len()
     }
 
-    /// Closes the least recently used of those that are too many.
+    /// Closes the least recently used of those that are too many; one that is in use stays.
     async fn shed(&self) {
-        let newest = {
-            let open = self.open.borrow();
-            let mut used: Vec<_> =
-                open.values().filter(|entry| !entry.in_use()).map(|entry| entry.used).collect();
-            used.sort_unstable();
-            // one that is in use stays
-            let Some(last) = open.len().checked_sub(self.most.max(1)).and_then(|many| many.checked_sub(1))
-            else {
-                return;
-            };
-            let Some(newest) = used.get(last).or(used.last()) else { return };
-            *newest
-        };
-        self.close_where(|entry| entry.used <= newest).await;
+        let too_many = self.count().saturating_sub(self.most.max(1));
+        let mut unused: Vec<_> =
+            self.open.borrow().values().filter(|entry| !entry.in_use()).map(|entry| entry.used).collect();
+        unused.sort_unstable();
+        if let Some(newest) = unused.into_iter().take(too_many).next_back() {
+            self.close_where(|entry| entry.used <= newest).await;
+        }
     }
 }
 
