@@ -162,20 +162,20 @@ fn sixty_four_clients_slow_and_stopped_ones_among_them() {
     let (before, last) = (spells[1].memory.0, spells[2].memory.0);
     assert!(last < before + 4_000 + before / 10, "memory grows: {before} kB, then {last} kB");
     bench.kill_daemon();
-    for Spell { ids, .. } in &spells {
-        let sessions: Vec<_> = ids.iter().map(|id| turns(&bench.records(id))).collect();
+    for Spell { ids, sent, .. } in &spells {
+        let logs: Vec<_> = ids.iter().map(|id| bench.records(id)).collect();
+        let sessions: Vec<_> = logs.iter().map(|records| turns(records)).collect();
         let pairs = sessions.iter().flatten().flat_map(|turn| sessions.iter().map(move |by| (turn, by)));
         let most = pairs.map(|(turn, by)| overtaken(turn, by)).max().unwrap();
         assert!(most <= 1, "one session had {most} turns while another one's message waited for its first");
-    }
-    for (id, sent) in spells.iter().flat_map(|spell| spell.ids.iter().zip(&spell.sent)) {
-        let records = bench.records(id);
-        let texts = records.iter().filter_map(|record| match record {
-            LogRecord::UserMessage(message) => Some(message.text.split('.').next().unwrap().to_owned()),
-            _ => None,
-        });
-        let expected: Vec<String> = (0..*sent).map(|n| format!("Message {n} of {id}")).collect();
-        assert_eq!(texts.collect::<Vec<_>>(), expected, "a message is lost, or there twice");
+        for ((id, sent), records) in ids.iter().zip(sent).zip(&logs) {
+            let texts = records.iter().filter_map(|record| match record {
+                LogRecord::UserMessage(message) => Some(message.text.split('.').next().unwrap().to_owned()),
+                _ => None,
+            });
+            let expected: Vec<String> = (0..*sent).map(|n| format!("Message {n} of {id}")).collect();
+            assert_eq!(texts.collect::<Vec<_>>(), expected, "a message is lost, or there twice");
+        }
     }
 }
 

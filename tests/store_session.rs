@@ -135,13 +135,7 @@ fn a_session_that_is_dropped_in_mid_append_is_locked_until_the_append_has_ended(
         begin_only(session.append(named("last words"))).await;
         drop(session);
         // whoever can open it, finds the append in it
-        let session = loop {
-            match Session::open(home.path(), &id("a")).await {
-                Ok(session) => break session,
-                Err(SessionError::Locked(_)) => tokio::task::yield_now().await,
-                Err(e) => panic!("{e}"),
-            }
-        };
+        let session = when_free(async || Session::open(home.path(), &id("a")).await).await;
         assert_eq!(session.records()[1..], [named("last words")]);
     });
 }

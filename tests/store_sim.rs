@@ -192,13 +192,7 @@ fn room_is_given_back_before_anybody_else_appends() {
                 tokio::select! { biased; _ = &mut closing => break, () = tokio::task::yield_now() => {} }
             }
             drop(closing);
-            let mut session = loop {
-                match catalog(&sim).open(&id("a")).await {
-                    Ok((session, _)) => break session,
-                    Err(SessionError::Locked(_)) => tokio::task::yield_now().await,
-                    Err(e) => panic!("{e}"),
-                }
-            };
+            let (mut session, _) = when_free(async || catalog(&sim).open(&id("a")).await).await;
             session.append(named("second")).await.unwrap();
             session.close().await.unwrap();
             let session = catalog(&sim).open(&id("a")).await.unwrap().0;

@@ -133,7 +133,7 @@ impl Sessions {
         let conversation = Rc::new(Conversation::new(session));
         let entry = Entry { conversation: Rc::clone(&conversation), used: Instant::now() };
         self.open.borrow_mut().insert(conversation.id().clone(), entry);
-        if self.count() > self.most {
+        if self.too_many() > 0 {
             self.crowded.notify_one();
         }
         conversation
@@ -201,13 +201,16 @@ impl Sessions {
         self.open.borrow().len()
     }
 
+    fn too_many(&self) -> usize {
+        self.count().saturating_sub(self.most.max(1))
+    }
+
     /// Closes the least recently used of those that are too many; one that is in use stays.
     async fn shed(&self) {
-        let too_many = self.count().saturating_sub(self.most.max(1));
         let mut unused: Vec<_> =
             self.open.borrow().values().filter(|entry| !entry.in_use()).map(|entry| entry.used).collect();
         unused.sort_unstable();
-        if let Some(newest) = unused.into_iter().take(too_many).next_back() {
+        if let Some(newest) = unused.into_iter().take(self.too_many()).next_back() {
             self.close_where(|entry| entry.used <= newest).await;
         }
     }

@@ -90,7 +90,7 @@ impl Pair {
         ours: impl FnOnce() -> Duration,
         reference: impl FnOnce() -> Duration,
     ) {
-        let (ours, reference) = if ours_first(round) {
+        let (ours, reference) = if round.is_multiple_of(2) {
             let ours = ours();
             (ours, reference())
         } else {
@@ -115,11 +115,6 @@ impl Pair {
 pub fn median(mut numbers: Vec<f64>) -> f64 {
     numbers.sort_by(f64::total_cmp);
     numbers[numbers.len() / 2]
-}
-
-/// Which of the two begins a round: they take turns.
-pub fn ours_first(round: usize) -> bool {
-    round.is_multiple_of(2)
 }
 
 /// The order in which so many sides do their part of a round: each begins one in its turn.

@@ -10,7 +10,7 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 
 use boxmaker::proto::*;
-use boxmaker::store::{Baseline, Catalog, OpenOptions, Uring};
+use boxmaker::store::{Baseline, Catalog, OpenOptions, SessionError, Uring};
 
 use sim::Sim;
 
@@ -188,6 +188,17 @@ pub async fn begin_only(future: impl Future) {
         std::task::Poll::Ready(())
     })
     .await;
+}
+
+/// Opens what others may have locked, when they have let go of it.
+pub async fn when_free<T>(mut open: impl AsyncFnMut() -> Result<T, SessionError>) -> T {
+    loop {
+        match open().await {
+            Ok(opened) => return opened,
+            Err(SessionError::Locked(_)) => tokio::task::yield_now().await,
+            Err(e) => panic!("{e}"),
+        }
+    }
 }
 
 /// Runs on the real runtime.
